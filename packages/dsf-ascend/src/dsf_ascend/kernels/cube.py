@@ -1,0 +1,221 @@
+"""MatMul's pieces for the cube core: tiles through L1, L0A and L0B, twice buffered, products in L0C, out through FIX.
+
+    GM -MTE2-> L1 -MTE1-> L0A, L0B -M-> L0C -FIX-> GM
+
+L1 and the two L0 inputs are halved, so that loading the next slab overlaps with computing this one; L0C holds one tile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from attrs import frozen
+
+from dsf.isa import Affine, Builder, Operand
+from dsf.isa.program import affine, torch_dtype
+from dsf.kernels.target import Target
+
+__all__ = ["Batch", "Product", "Side", "Tiling", "emit_product", "tilings"]
+
+FREE, READY = 0, 0  # event ids; each buffer half has its own: + 0 or + 1
+FRACTAL = 16
+
+
+@frozen
+class Side:
+    """A matrix operand in main memory. *row* and *column* are strides in elements of the (M, K) or (K, N) matrix (of
+    the result: (M, N)), one of which is 1."""
+
+    param: int
+    row: int
+    column: int
+    dtype: str
+
+
+@frozen
+class Batch:
+    """One batch dimension: how often, and the step of a, b and the result in elements."""
+
+    count: int
+    a: int
+    b: int
+    out: int
+
+
+@frozen
+class Product:
+    """out (m, n) = a (m, k) @ b (k, n) (+ bias (n)), for every combination of the batch dimensions."""
+
+    m: int
+    n: int
+    k: int
+    a: Side
+    b: Side
+    out: Side
+    batch: tuple[Batch, ...] = ()
+    bias: Side | None = None
+
+
+@frozen
+class Tiling:
+    """Rows and columns of a result tile, k of an L0 slab, k of an L1 slab."""
+
+    m: int
+    n: int
+    k0: int
+    k1: int
+
+
+def tilings(target: Target, product: Product) -> Iterator[Tiling]:
+    """The tilings worth timing: every width that L0C takes, with the longest slabs that leave room for two."""
+    memories = target.chip.memories
+    item = torch_dtype(product.a.dtype).itemsize
+    for m in dict.fromkeys(min(size, product.m) for size in (128, 64, 256)):
+        for n in dict.fromkeys(min(size, product.n) for size in (256, 128, 64, 32, 16)):
+            high, wide = _up(m, FRACTAL), _up(n, FRACTAL)
+            k0 = min(memories["L0A"].nbytes // 2 // (high * item), memories["L0B"].nbytes // 2 // (wide * item))
+            k0 = min(k0 // FRACTAL * FRACTAL, _up(product.k, FRACTAL))
+            if k0 < FRACTAL or high * wide * 4 > memories["L0C"].nbytes:
+                continue
+            room = memories["L1"].nbytes // 2 - memories["BT"].nbytes
+            k1 = room // ((high + wide) * item) // k0 * k0
+            yield Tiling(m, n, k0, min(max(k1, k0), _up(product.k, k0)))
+
+
+def _up(value: int, step: int) -> int:
+    return -(-value // step) * step
+
+
+def emit_product(b: Builder, product: Product, tiling: Tiling) -> None:
+    """Emit one phase that computes *product*: a nest for the inner tiles and one for each ragged edge."""
+    with b.phase("AIC"):
+        for m0, m, rows in _cut(product.m, tiling.m):
+            for n0, n, columns in _cut(product.n, tiling.n):
+                counts = {f"b{d}": batch.count for d, batch in enumerate(product.batch)}
+                with b.nest(**counts, i=rows, j=columns) as variables:
+                    *batch, i, j = variables
+                    _Block(b, product, tiling, tuple(batch), i * m + m0, j * n + n0, m, n).emit()
+
+
+def _cut(total: int, size: int) -> Iterator[tuple[int, int, int]]:
+    """(start, size, count) of the whole tiles and of the ragged end."""
+    if total // size:
+        yield 0, size, total // size
+    if total % size:
+        yield total // size * size, total % size, 1
+
+
+@frozen
+class _Block:
+    b: Builder
+    product: Product
+    tiling: Tiling
+    batch: tuple[Affine, ...]
+    row: Affine
+    column: Affine
+    m: int
+    n: int
+
+    def emit(self) -> None:
+        b, p, t = self.b, self.product, self.tiling
+        for src, dst in (("MTE1", "MTE2"), ("M", "MTE1")):
+            b.set_flag(src, dst, FREE)
+            b.set_flag(src, dst, FREE + 1)
+        if p.bias is not None:
+            self._load_bias()
+        slabs = p.k // t.k1
+        with b.loop(slabs) as s:
+            self._slab(s * t.k1, t.k1, s % 2, s)
+        if p.k % t.k1:
+            self._slab(affine(slabs * t.k1), p.k % t.k1, affine(slabs % 2), affine(slabs))
+        for src, dst in (("MTE1", "MTE2"), ("M", "MTE1")):
+            b.wait_flag(src, dst, FREE)
+            b.wait_flag(src, dst, FREE + 1)
+        b.order("M", "FIX")
+        b("Fixpipe", self._out(), self._acc())
+        b.order("FIX", "M")
+
+    def _slab(self, k: Affine, depth: int, half: Affine, first: Affine) -> None:
+        """Load k..k+depth of both operands into one half of L1 and work it off in L0 slabs."""
+        b, t = self.b, self.tiling
+        b.wait_flag("MTE1", "MTE2", half)
+        b("DataCopy.GM2L1", self._l1_a(half, 0, depth, True), self._gm(self.product.a, self.row, k, self.m, depth, "a"))
+        b("DataCopy.GM2L1", self._l1_b(half, 0, depth, True), self._gm(self.product.b, k, self.column, depth, self.n, "b"))
+        b.order("MTE2", "MTE1", half)
+        steps = depth // t.k0
+        with b.loop(steps) as step:
+            self._step(half, step * t.k0, depth, t.k0, step % 2, first, step)
+        if depth % t.k0:
+            self._step(half, affine(steps * t.k0), depth, depth % t.k0, affine(steps % 2), first, affine(steps))
+        b.set_flag("MTE1", "MTE2", half)
+
+    def _step(
+        self, half: Affine, k: Affine, depth: int, width: int, side: Affine, slab: Affine, step: Affine
+    ) -> None:
+        """One slab through L0 and one Mmad. The accumulator is taken over except in the very first step."""
+        b = self.b
+        b.wait_flag("M", "MTE1", side)
+        a, w = self._l0("L0A", self.product.a, side, self.m, width), self._l0("L0B", self.product.b, side, width, self.n)
+        b("LoadData.L12L0A", a, self._l1_a(half, k, depth, False, width))
+        b("LoadData.L12L0B", w, self._l1_b(half, k, depth, False, width))
+        b.order("MTE1", "M", side)
+        if self.product.bias is not None:
+            b("Mmad.bias", self._acc(), a, w, b.on("BT", 0, (self.n,), "float32"), accumulate=slab + step)
+        else:
+            b("Mmad", self._acc(), a, w, accumulate=slab + step)
+        b.set_flag("M", "MTE1", side)
+
+    def _gm(self, side: Side, row: Affine, column: Affine, rows: int, columns: int, which: str) -> Operand:
+        """A (rows, columns) window of a or b in main memory, at this block's place in the batch."""
+        item = torch_dtype(side.dtype).itemsize
+        offset = row * (side.row * item) + column * (side.column * item)
+        for variable, batch in zip(self.batch, self.product.batch, strict=True):
+            step = {"a": batch.a, "b": batch.b, "out": batch.out}[which]
+            offset = offset + variable * (step * item)
+        return self.b.gm(side.param, offset, (rows, columns), side.dtype, (side.row, side.column))
+
+    def _l1_a(self, half: Affine, k: Affine | int, depth: int, whole: bool, width: int = 0) -> Operand:
+        """a's slab in L1, in main memory's own order; *width* columns of it from *k* on unless *whole*."""
+        return self._l1(self.product.a, half, 0, (self.m, depth), 1, k, depth if whole else width)
+
+    def _l1_b(self, half: Affine, k: Affine | int, depth: int, whole: bool, width: int = 0) -> Operand:
+        return self._l1(self.product.b, half, self._l1_b_start(), (depth, self.n), 0, k, depth if whole else width)
+
+    def _l1_b_start(self) -> int:
+        high = _up(self.tiling.m, FRACTAL)
+        return high * _up(self.tiling.k1, FRACTAL) * torch_dtype(self.product.a.dtype).itemsize
+
+    def _l1(
+        self, side: Side, half: Affine, start: int, shape: tuple[int, int], k_axis: int, k: Affine | int, width: int
+    ) -> Operand:
+        """A window of a slab: rows (or columns, as *side* lies in main memory) are padded to whole fractals."""
+        item = torch_dtype(side.dtype).itemsize
+        dense = 1 if side.column == 1 else 0
+        pitch = _up(shape[dense], FRACTAL)
+        stride = (pitch, 1) if dense else (1, pitch)
+        cut = (shape[0], width) if k_axis == 1 else (width, shape[1])
+        offset = half * (self.b.chip.memories["L1"].nbytes // 2) + start + affine(k) * (stride[k_axis] * item)
+        return self.b.on("L1", offset, cut, side.dtype, stride)
+
+    def _l0(self, space: str, side: Side, half: Affine, rows: int, columns: int) -> Operand:
+        """One half of L0A or L0B, in the order of the slab in L1."""
+        offset = half * (self.b.chip.memories[space].nbytes // 2)
+        stride = (columns, 1) if side.column == 1 else (1, rows)
+        return self.b.on(space, offset, (rows, columns), side.dtype, stride)
+
+    def _acc(self) -> Operand:
+        return self.b.on("L0C", 0, (self.m, self.n), "float32")
+
+    def _out(self) -> Operand:
+        return self._gm(self.product.out, self.row, self.column, self.m, self.n, "out")
+
+    def _load_bias(self) -> None:
+        """The bias goes through L1 into the bias table, which Mmad reads when it starts an accumulator."""
+        b, bias = self.b, self.product.bias
+        assert bias is not None
+        item = torch_dtype(bias.dtype).itemsize
+        place = b.on("L1", b.chip.memories["L1"].nbytes - b.chip.memories["BT"].nbytes, (self.n,), bias.dtype)
+        b.order("M", "MTE2", 2)
+        b("DataCopy.GM2L1", place, b.gm(bias.param, self.column * item, (self.n,), bias.dtype))
+        b.order("MTE2", "MTE1", 2)
+        b("DataCopy.L12BT", b.on("BT", 0, (self.n,), "float32"), place)

@@ -1,0 +1,108 @@
+"""`dsf-cli run`: ask a model one question on an emulated chip."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import click
+
+from dsf.cli.switches import Switches, common
+
+if TYPE_CHECKING:
+    from dsf.models import Answer
+    from dsf.models.load import Watch
+
+__all__ = ["run"]
+
+
+@click.command(short_help="Ask a model one question on an emulated chip.")
+@click.argument("prompt")
+@click.option("--chip", help="A chip of `dsf-cli chips`. [default: DSF_CHIP, else the only plugin's default chip]")
+@click.option("--model", required=True, help="A model that DSF knows by name, such as smollm2.")
+@click.option(
+    "--fidelity",
+    type=click.Choice(["isa", "operator", "timing"]),
+    help="How much is really done: instructions executed, kernels by their reference, or time alone. "
+    "[default: DSF_FIDELITY, else isa]",
+)
+@click.option("--new-tokens", type=click.IntRange(min=1), default=64, show_default=True, help="Stop after N tokens.")
+@click.option("--dtype", help="The weights' number format, such as bfloat16. [default: the chip's preferred one]")
+@click.option("--strict", is_flag=True, help="Fail where work would be cast or moved to the host.")
+@common
+@click.pass_obj
+def run(
+    switches: Switches,
+    prompt: str,
+    chip: str | None,
+    model: str,
+    fidelity: str | None,
+    new_tokens: int,
+    dtype: str | None,
+    strict: bool,
+) -> Answer:
+    """Ask --model the question PROMPT on the emulated --chip, then report what that cost there.
+
+    The answer is streamed as its tokens come, greedily; the report follows. Weights come from an installed package,
+    nothing is downloaded.
+
+    \b
+    Examples:
+      dsf-cli run --chip ascend-910b2 --model smollm2 "What is the capital of France?"
+      dsf-cli run --chip acme-x1 --model smollm2 --json "Name a prime number." > report.json
+      dsf-cli run --chip ascend-910b2 --model smollm2 --fidelity timing --new-tokens 16 "How long does this take?"
+    """
+    from dsf import models
+
+    models.find(model)  # before seconds go into imports
+    with _progress() as watch:
+        return models.ask(
+            prompt,
+            model=model,
+            chip=chip,
+            fidelity=fidelity,
+            new_tokens=new_tokens,
+            dtype=dtype,
+            strict=strict,
+            say=_silent if switches.json else _aloud,
+            watch=watch,
+        )
+
+
+def _aloud(text: str) -> None:
+    click.echo(text, nl=False)
+
+
+def _silent(text: str) -> None:
+    """With --json the answer is a field of the one value on stdout."""
+
+
+@contextmanager
+def _progress() -> Iterator[Watch]:
+    """A bar per stage on stderr, gone when the stage is done; nothing where stderr is no terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+    bars = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    )
+    stages: dict[str, TaskID] = {}
+
+    def watch(stage: str, done: int, total: int) -> None:
+        if stage not in stages:
+            stages[stage] = bars.add_task(stage, total=total)
+            bars.start()
+        bars.update(stages[stage], completed=done)
+        if bars.finished:
+            bars.stop()  # the answer is streamed to the same terminal
+
+    try:
+        yield watch
+    finally:
+        bars.stop()

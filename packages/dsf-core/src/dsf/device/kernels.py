@@ -1,0 +1,236 @@
+"""One kernel for almost every ATen operation: it records, and does nothing else.
+
+An operation whose results cannot be told before it runs, or that draws random numbers, runs on the host instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch.utils._python_dispatch import _get_current_dispatch_mode
+
+from dsf.device import blocks, host, scopes, shapes, transfer
+from dsf.device.blocks import Block, storage_address, table
+from dsf.device.flush import flush
+from dsf.device.tape import LENGTH_CAP, lock, recorder
+
+__all__ = ["composite", "handed_to_host", "operations", "overload", "recorded", "viewed"]
+
+PLAIN = frozenset({int, bool, str, type(None), torch.dtype, torch.device, torch.memory_format, torch.layout})
+INDEXING = frozenset({"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index", "_unsafe_index_put"})
+
+Key = list[Any]
+
+
+class _Call:
+    """The tensors of one call in order, their blocks, and what stands for arguments that were not on the device."""
+
+    __slots__ = ("blocks", "key", "op", "replaced", "tensors")
+
+    def __init__(self, op: OpOverload) -> None:
+        self.op = op
+        self.tensors: list[torch.Tensor] = []
+        self.blocks: list[Block] = []
+        self.key: Key = []
+        self.replaced: dict[int, Any] = {}
+
+    def describe(self, values: Any) -> None:
+        """Append to the key everything that the operation's signature depends on."""
+        key = self.key
+        for value in values:
+            kind = value.__class__
+            if kind in PLAIN:
+                key.append(kind)
+                key.append(value)
+            elif isinstance(value, torch.Tensor):
+                block = table.get(storage_address(value))
+                if block is None:
+                    self.foreign(value)
+                    continue
+                if value.is_conj() or value.is_neg():
+                    self.foreign(value)
+                    continue
+                self.tensors.append(value)
+                self.blocks.append(block)
+                key.append((value.shape, value.stride(), value.storage_offset(), value.dtype))
+            elif kind is list or kind is tuple:
+                key.append(len(value))
+                self.describe(value)
+            elif kind is float:
+                key.append(kind)
+                key.append(value if value and value == value else repr(value))
+            else:
+                key.append(kind)
+                key.append(repr(value))
+
+    def foreign(self, value: torch.Tensor) -> None:
+        """An argument without a block: a number in disguise, a small CPU tensor, or a mistake."""
+        stand_in = transfer.adopt(value, self.op._schema.name[6:] in INDEXING)
+        self.replaced[id(value)] = stand_in
+        self.describe((stand_in,))
+
+    def normal(self, value: Any) -> Any:
+        """*value* with what stands for foreign tensors in their place."""
+        if not self.replaced:
+            return value
+        return shapes.substitute(value, lambda t: self.replaced.get(id(t), t))
+
+
+def recorded(op: OpOverload) -> Callable[..., Any]:
+    """The kernel that records *op*."""
+    plans: dict[tuple[Any, ...], shapes.Plan | None] = {}
+    missing = object()
+    here = scopes.here
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        with lock:
+            call = _Call(op)
+            call.describe(args)
+            if kwargs:
+                for name, value in kwargs.items():
+                    call.key.append(name)
+                    call.describe((value,))
+            key = tuple(call.key)
+            plan = plans.get(key, missing)
+            if plan is missing:
+                plan = _planned(call, args, kwargs, plans, key)
+            if plan is None:
+                return host.run(op, call.normal(args), call.normal(kwargs))
+            return record(plan, call.tensors, call.blocks, here.scope)
+
+    return kernel
+
+
+def _planned(call: _Call, args: Any, kwargs: Any, plans: dict[Any, Any], key: tuple[Any, ...]) -> shapes.Plan | None:
+    """The plan of a call that is new; kept unless an `out=` argument had to be resized for it."""
+    args, kwargs = call.normal(args), call.normal(kwargs)
+    recorder.needs()
+    try:
+        plans[key] = shapes.plan(call.op, args, kwargs, call.tensors)
+    except shapes.Resize as wanted:
+        transfer.resize(wanted.argument, wanted.shape)
+        call.blocks[:] = [table[storage_address(t)] for t in call.tensors]
+        return _planned(call, args, kwargs, {}, key)
+    return plans[key]
+
+
+def record(plan: shapes.Plan, tensors: list[torch.Tensor], touched: list[Block], scope: Any) -> Any:
+    """Append one operation to the tape and make its results."""
+    if recorder.session is None:
+        recorder.needs()
+    if len(recorder.log) >= LENGTH_CAP:
+        flush()
+    epoch = recorder.epoch
+    for number in plan.mutated:
+        touched[number].written = epoch
+    fresh = []
+    for layout in plan.fresh:
+        tensor, block = blocks.new(layout, epoch)
+        fresh.append(tensor)
+        touched.append(block)
+    recorder.log.append((plan.signature, touched, scope, scopes.site()))
+    if plan.simple:
+        return fresh[0]
+    return shapes.answer(plan.returns, fresh, tensors)
+
+
+def composite(op: OpOverload, kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """*kernel* for a composite *op* above autograd: whole where nobody looks inside, else decomposed."""
+
+    def above_autograd(*args: Any, **kwargs: Any) -> Any:
+        tensors = list(tensors_in((args, kwargs.values())))
+        graded = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
+        if graded or _get_current_dispatch_mode() is not None or any(_is_special(t) for t in tensors):
+            return op.decompose(*args, **kwargs)
+        return kernel(*args, **kwargs)
+
+    return above_autograd
+
+
+def tensors_in(values: Any) -> Iterator[torch.Tensor]:
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, list | tuple) or value.__class__ is type({}.values()):
+            yield from tensors_in(value)
+
+
+def _is_special(tensor: torch.Tensor) -> bool:
+    kind = type(tensor)
+    return kind is not torch.Tensor and kind is not torch.nn.Parameter
+
+
+def handed_to_host(op: OpOverload) -> Callable[..., Any]:
+    """The kernel of an operation that always runs on the host."""
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        with lock:
+            call = _Call(op)
+            call.describe(args)
+            call.describe(kwargs.values())
+            return host.run(op, call.normal(args), call.normal(kwargs))
+
+    return kernel
+
+
+# ---------------------------------------------------------------------------------------------- which operation how
+
+COMPOSITES = (
+    "linear", "matmul", "scaled_dot_product_attention", "softmax.int", "log_softmax.int", "layer_norm", "rms_norm",
+)  # fmt: skip
+
+# Left to torch's own kernels: views that become `as_strided`, and what only looks at metadata.
+NATIVE = frozenset({
+    "_unsafe_view", "unsafe_split.Tensor", "unsafe_split_with_sizes", "is_same_size", "_has_same_storage_numel",
+    "is_coalesced", "dense_dim", "sparse_dim", "_assert_tensor_metadata", "_assert_scalar", "sym_constrain_range",
+    "sym_constrain_range_for_size", "_print", "empty_like", "new_empty", "new_empty_strided", "allclose", "lift",
+    "_resize_output_", "_resize_output",
+})  # fmt: skip
+
+
+def operations() -> Iterator[tuple[str, OpOverload, str]]:
+    """Every ATen operation that needs a kernel of ours: name, overload and `record`, `view` or `host`."""
+    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    for qualified in torch._C._dispatch_get_all_op_names():
+        if not qualified.startswith("aten::") or has(qualified, "CompositeImplicitAutograd"):
+            continue
+        name = qualified[6:]
+        explicit = has(qualified, "CompositeExplicitAutograd")
+        structured = has(qualified, "CompositeExplicitAutogradNonFunctional")
+        if not (has(qualified, "CPU") or explicit or structured) or name in NATIVE:
+            continue
+        if name.startswith("_foreach_") and explicit:  # decomposes into one operation per tensor
+            continue
+        op = overload(name)
+        kind = _kind(op, explicit)
+        if kind:
+            yield name, op, kind
+
+
+def overload(name: str) -> OpOverload:
+    packet, _, which = name.partition(".")
+    found: OpOverload = getattr(getattr(torch.ops.aten, packet), which or "default")
+    return found
+
+
+def _kind(op: OpOverload, explicit: bool) -> str:
+    """How *op* is handled; nothing if torch's composite kernel already makes a view of it."""
+    if any(r.alias_info is not None and not r.alias_info.is_write for r in op._schema.returns):
+        return "" if explicit else "view"
+    return "host" if torch.Tag.nondeterministic_seeded in op.tags else "record"
+
+
+def viewed(op: OpOverload) -> Callable[..., Any]:
+    """The kernel of a view: torch's CPU kernel, which looks at sizes and strides only."""
+    cpu = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
+    redispatch = op.redispatch
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        return redispatch(cpu, *args, **kwargs)
+
+    return kernel
+
+

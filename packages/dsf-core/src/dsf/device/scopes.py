@@ -1,0 +1,130 @@
+"""Where an operation was recorded: the module that runs (from torch's global module hooks) and the user's line."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import weakref
+from collections.abc import Iterator
+from importlib.util import find_spec
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+from attrs import frozen
+from torch.nn.modules import module as nn_module
+
+from dsf.intent.tape import Scope, Site
+
+__all__ = ["here", "hook_modules", "scope", "site"]
+
+NEAR = 6  # frames between an operation and the user's own module that called it through torch's modules
+FAR = 200
+OUTSIDE = Scope()
+
+
+@frozen(eq=False)
+class _Entry:
+    """One module that runs: itself, its scope, the outermost module and the line that called that one."""
+
+    module: torch.nn.Module
+    scope: Scope
+    root: torch.nn.Module
+    caller: Site | None
+
+
+class _Here(threading.local):
+    """What this thread is inside of. Torch's backward runs in the calling thread, so that the tape stays in order."""
+
+    def __init__(self) -> None:
+        self.stack: list[_Entry] = []
+        self.scope = OUTSIDE
+        torch.autograd.set_multithreading_enabled(False)
+
+
+here = _Here()
+_names: weakref.WeakKeyDictionary[torch.nn.Module, dict[int, tuple[weakref.ref[torch.nn.Module], Scope]]]
+_names = weakref.WeakKeyDictionary()
+
+
+def _scopes_of(root: torch.nn.Module) -> dict[int, tuple[weakref.ref[torch.nn.Module], Scope]]:
+    return {id(m): (weakref.ref(m), Scope(path, type(m).__name__)) for path, m in root.named_modules()}
+
+
+def _scope_in(root: torch.nn.Module, module: torch.nn.Module) -> Scope:
+    """The scope of *module* in *root*; a module that *root* does not hold is named under the one that called it."""
+    found = _names.get(root, {}).get(id(module))
+    if found is None or found[0]() is not module:
+        _names[root] = _scopes_of(root)
+        found = _names[root].get(id(module))
+    if found is not None:
+        return found[1]
+    caller = here.scope.path
+    name = type(module).__name__
+    return Scope(f"{caller}.{name}" if caller else name, name)
+
+
+def _enter(module: torch.nn.Module, args: Any) -> None:
+    stack = here.stack
+    if stack:
+        root, caller = stack[0].root, stack[0].caller
+    else:
+        root, caller = module, _user_site(sys._getframe(1), FAR)
+    here.scope = _scope_in(root, module)
+    stack.append(_Entry(module, here.scope, root, caller))
+
+
+def _leave(module: torch.nn.Module, args: Any, output: Any) -> None:
+    """Also called when a forward raised; drops what an unhooked exit may have left above *module*."""
+    stack = here.stack
+    while stack and stack.pop().module is not module:
+        pass
+    here.scope = stack[-1].scope if stack else OUTSIDE
+
+
+def hook_modules() -> Iterator[Any]:
+    """Follow every module call of the process; the answers' `remove()` undoes it."""
+    yield nn_module.register_module_forward_pre_hook(_enter)
+    yield nn_module.register_module_forward_hook(_leave, always_call=True)
+
+
+def scope() -> Scope:
+    return here.scope
+
+
+def _library_folders() -> tuple[str, ...]:
+    names = ("torch", "transformers", "accelerate", "safetensors")
+    specs = [s for n in names if (s := find_spec(n)) is not None and s.origin]
+    own = os.path.dirname(os.path.dirname(__file__))
+    return (*(os.path.dirname(s.origin) + os.sep for s in specs if s.origin), own + os.sep, "<")
+
+
+_folders = _library_folders()
+_is_library: dict[CodeType, bool] = {}
+_sites: dict[tuple[CodeType, int], Site] = {}
+
+
+def _user_site(frame: FrameType | None, depth: int) -> Site | None:
+    """The innermost frame outside the libraries, at most *depth* frames up."""
+    while frame is not None and depth:
+        code = frame.f_code
+        library = _is_library.get(code)
+        if library is None:
+            library = _is_library[code] = code.co_filename.startswith(_folders)
+        if not library:
+            key = (code, frame.f_lineno)
+            found = _sites.get(key)
+            if found is None:
+                found = _sites[key] = Site(code.co_filename, frame.f_lineno)
+            return found
+        frame, depth = frame.f_back, depth - 1
+    return None
+
+
+def site() -> Site | None:
+    """The user's line that records now: near the operation, else the line that called the outermost module."""
+    stack = here.stack
+    if not stack:
+        return _user_site(sys._getframe(1), FAR)
+    return _user_site(sys._getframe(1), NEAR) or stack[0].caller

@@ -1,0 +1,186 @@
+"""What an operation gives before it has run: the windows of its results, and from them the plan to record it.
+
+The hot operations have their own shape functions; the others ask torch's meta kernels, which cost 10-1000 us. Either way
+the answer is kept per operation and argument signature, so that each is found once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from attrs import frozen
+from torch._ops import OpOverload
+
+from dsf.device.handles import Layout, layout
+from dsf.device.tape import intern, window
+from dsf.intent.tape import Signature, Slot
+
+__all__ = ["META_FAILURES", "Plan", "metas", "outputs_of", "plan"]
+
+# What a meta kernel raises when it cannot tell a shape, or when the call itself is wrong. Both end on the host, where
+# the CPU kernel either answers or raises the error that the user expects.
+META_FAILURES = (RuntimeError, TypeError, ValueError, IndexError, AssertionError)
+HOST_ONLY = ("device", "pin_memory", "layout")
+
+Spec = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]
+
+
+@frozen(eq=False)
+class Plan:
+    """How to record one operation on one argument signature.
+
+    *fresh* are the layouts of new results, *mutated* the arguments that are written. *returns* says what the kernel
+    answers: a number n >= 0 is fresh result n, ~n is argument n, a tuple is a list of them.
+    """
+
+    signature: Signature
+    fresh: tuple[Layout, ...]
+    mutated: tuple[int, ...]
+    returns: Any
+    simple: bool
+
+
+def metas(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    return [torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device="meta") for t in tensors]
+
+
+def substitute(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
+    """*value* with every tensor changed."""
+    if isinstance(value, torch.Tensor):
+        return change(value)
+    if isinstance(value, list | tuple):
+        return [substitute(v, change) for v in value]
+    if isinstance(value, dict):
+        return {k: substitute(v, change) for k, v in value.items()}
+    return value
+
+
+def mutable_names(op: OpOverload) -> frozenset[str | int]:
+    """Names and positions of the arguments that *op* writes."""
+    found: set[str | int] = set()
+    for position, argument in enumerate(op._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            found |= {argument.name, position}
+    return frozenset(found)
+
+
+def on_device(kwargs: dict[str, Any], device: str) -> dict[str, Any]:
+    """*kwargs* with the device of a factory call replaced."""
+    kept = {k: v for k, v in kwargs.items() if k not in HOST_ONLY}
+    return kept if kwargs.get("device") is None else {**kept, "device": torch.device(device)}
+
+
+def outputs_of(op: OpOverload, args: Any, kwargs: dict[str, Any], tensors: Sequence[torch.Tensor]) -> Any:
+    """The results of *op* as meta tensors, arguments among them being the same objects as in the second answer."""
+    stand_ins = metas(tensors)
+    by_id = dict(zip(map(id, tensors), stand_ins, strict=True))
+    change = lambda t: by_id[id(t)]  # noqa: E731
+    return op(*substitute(args, change), **on_device(substitute(kwargs, change), "meta")), stand_ins
+
+
+def plan(op: OpOverload, args: Any, kwargs: dict[str, Any], tensors: Sequence[torch.Tensor]) -> Plan | None:
+    """The plan of *op* on these arguments, or None where only running it can tell."""
+    own = OWN.get(op)
+    specs = own(*args, **kwargs) if own is not None else None
+    if specs is not None:
+        return _plan(op, args, kwargs, tensors, [layout(*specs)], 0)
+    try:
+        result, stand_ins = outputs_of(op, args, kwargs, tensors)
+    except META_FAILURES:
+        return None
+    fresh: list[Layout] = []
+    returns = _returns(result, stand_ins, fresh)
+    if returns is NotImplemented:
+        return None
+    for tensor, stand_in in zip(tensors, stand_ins, strict=True):
+        if tensor.shape != stand_in.shape:
+            raise Resize(tensor, tuple(stand_in.shape))
+    return _plan(op, args, kwargs, tensors, fresh, returns)
+
+
+def _returns(result: Any, stand_ins: Sequence[torch.Tensor], fresh: list[Layout]) -> Any:
+    """The template of what the kernel answers; results that are neither arguments nor new tensors need the host."""
+    if result is None:
+        return None
+    if isinstance(result, list | tuple):
+        parts = tuple(_returns(r, stand_ins, fresh) for r in result)
+        return NotImplemented if NotImplemented in parts else parts
+    if not isinstance(result, torch.Tensor):
+        return NotImplemented
+    for number, stand_in in enumerate(stand_ins):
+        if result is stand_in:
+            return ~number
+    fresh.append(layout(tuple(result.shape), result.stride(), result.dtype))
+    return len(fresh) - 1
+
+
+class Resize(Exception):
+    """An `out=` argument must first get the shape *shape*."""
+
+    def __init__(self, argument: torch.Tensor, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.argument, self.shape = argument, shape
+
+
+def _plan(
+    op: OpOverload,
+    args: Any,
+    kwargs: dict[str, Any],
+    tensors: Sequence[torch.Tensor],
+    fresh: list[Layout],
+    returns: Any,
+) -> Plan:
+    template = _Template()
+    names = mutable_names(op)
+    mutated: list[int] = []
+    frozen_args = []
+    for position, value in enumerate(args):
+        frozen_args.append(template(value, mutated if position in names else None))
+    frozen_kwargs = [
+        (k, template(v, mutated if k in names else None)) for k, v in kwargs.items() if k not in HOST_ONLY
+    ]
+    count = len(tensors)
+    windows = (*map(window, tensors), *(f.window for f in fresh))
+    new = tuple(range(count, count + len(fresh)))
+    outs = tuple(_slots(returns, count))
+    signature = intern(str(op), tuple(frozen_args), tuple(frozen_kwargs), windows, (*new, *mutated), outs)
+    return Plan(signature, tuple(fresh), tuple(mutated), returns, returns == 0 and isinstance(returns, int))
+
+
+def answer(returns: Any, fresh: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]) -> Any:
+    """What a kernel answers, from the template of a plan."""
+    if returns is None:
+        return None
+    if isinstance(returns, tuple):
+        return [answer(part, fresh, tensors) for part in returns]
+    return fresh[returns] if returns >= 0 else tensors[~returns]
+
+
+class _Template:
+    """Arguments with a `Slot` for every tensor, numbered in the order in which they occur."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self, value: Any, written: list[int] | None) -> Any:
+        if isinstance(value, torch.Tensor):
+            self.count += 1
+            if written is not None:
+                written.append(self.count - 1)
+            return Slot(self.count - 1)
+        if isinstance(value, list | tuple):
+            return tuple(self(v, written) for v in value)
+        return value
+
+
+def _slots(returns: Any, count: int) -> Any:
+    if isinstance(returns, tuple):
+        for part in returns:
+            yield from _slots(part, count)
+    elif returns is not None:
+        yield count + returns if returns >= 0 else ~returns
+
+
+OWN: dict[OpOverload, Callable[..., Spec | None]] = {}

@@ -1,0 +1,218 @@
+"""Does a hardware description hang together? An engine's core exists, a path's ends are memories, one memory is main.
+
+It is asked of files that the schema may have refused, so whatever has a wrong form is passed over: the form is reported
+already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from dsf import units
+from dsf.hdl.form import written
+from dsf.hdl.problems import Json, Problem, close, pointer_of, show
+
+__all__ = ["of_references"]
+
+
+def of_references(document: Json) -> Iterator[Problem]:
+    """Every name in *document* that names nothing, and every pair of fields that contradict each other."""
+    for check in _CHECKS:
+        yield from check(document)
+
+
+def _named(document: Json, *keys: str) -> dict[str, Json]:
+    """The objects within the object at *keys*, by name; empty if there is no such object."""
+    node: Any = document
+    for key in keys:
+        node = node.get(key) if isinstance(node, dict) else None
+    return {k: v for k, v in node.items() if isinstance(v, dict)} if isinstance(node, dict) else {}
+
+
+def _names(node: Json, key: str) -> list[str]:
+    """The texts at *key* of *node*: one, or a list of them."""
+    value = node.get(key)
+    return [v for v in (value if isinstance(value, list) else [value]) if isinstance(v, str)]
+
+
+def _unknown(pointer: str, kind: str, names: Iterable[str], known: Iterable[str]) -> Iterator[Problem]:
+    known = list(known)
+    for name in names:
+        if name not in known:
+            yield Problem(pointer, f"there is no {kind} named {show(name)}{close(name, known)}")
+
+
+def _clocks(document: Json) -> Iterator[Problem]:
+    known = _named(document, "clocks")
+    for part in ("cores", "engines"):
+        for name, node in _named(document, part).items():
+            yield from _unknown(pointer_of(f"/{part}", name, "clock"), "clock", _names(node, "clock"), known)
+
+
+def _cores(document: Json) -> Iterator[Problem]:
+    known = _named(document, "cores")
+    for part in ("engines", "memories"):
+        for name, node in _named(document, part).items():
+            yield from _unknown(pointer_of(f"/{part}", name, "core"), "core", _names(node, "core"), known)
+
+
+def _memories(document: Json) -> Iterator[Problem]:
+    memories = _named(document, "memories")
+    main = [name for name, node in memories.items() if node.get("main") is True]
+    if memories and len(main) != 1:
+        found = f"found {', '.join(main)}" if main else "found none"
+        yield Problem("/memories", f'{found}; expected exactly one memory with "main": true, where tensors live')
+    for name, node in memories.items():
+        yield from _memory(pointer_of("/memories", name), node)
+
+
+def _memory(where: str, node: Json) -> Iterator[Problem]:
+    if node.get("scope") == "core" and "core" not in node:
+        yield Problem(f"{where}/core", "is missing; a memory of scope 'core' names the kind of core that owns it")
+    if node.get("scope") != "core" and "core" in node:
+        yield Problem(
+            f"{where}/core", f"a memory of scope {show(node.get('scope'))} belongs to no kind of core; drop it"
+        )
+    if node.get("main") is True and node.get("scope") != "chip":
+        yield Problem(
+            f"{where}/scope", f"found {show(node.get('scope'))}; expected 'chip', since this is the main memory"
+        )
+    size, reserved = _value(node, "size", "bytes"), _value(node, "reserved", "bytes")
+    if size is not None and reserved is not None and reserved >= size:
+        yield Problem(f"{where}/reserved", f"reserves {units.show(reserved, 'bytes')} of {units.show(size, 'bytes')}")
+
+
+def _value(node: Json, key: str, dimension: str) -> Any:
+    quantity = node.get(key)
+    try:
+        return units.parse(written(quantity["value"], quantity.get("unit")), dimension) if quantity else None
+    except (ValueError, TypeError, KeyError, AttributeError):  # no such quantity: the schema said so
+        return None
+
+
+def _engines(document: Json) -> Iterator[Problem]:
+    for name, node in _named(document, "engines").items():
+        where, rates = pointer_of("/engines", name), _named(node, "rates")
+        if node.get("kind") == "matrix":
+            yield from _matrix_engine(where, node, rates)
+        elif node.get("kind") in ("vector", "scalar") and "default" not in rates:
+            yield Problem(
+                f"{where}/rates/default", f"is missing; a {node['kind']} engine needs a rate for any other class"
+            )
+
+
+def _matrix_engine(where: str, node: Json, rates: dict[str, Json]) -> Iterator[Problem]:
+    if "mac" not in rates:
+        yield Problem(f"{where}/rates/mac", "is missing; a matrix engine needs multiply-accumulates per cycle")
+        return
+    tiles = set(_table(node.get("tiles")))
+    for dtype in _table(rates["mac"]):
+        if dtype not in tiles and "default" not in tiles:
+            yield Problem(f"{where}/tiles", f"has no tile for {dtype}, which has a rate; write its [m, k, n]")
+
+
+def _table(quantity: Any) -> Json:
+    value = quantity.get("value") if isinstance(quantity, dict) else None
+    return value if isinstance(value, dict) else {}
+
+
+def _paths(document: Json) -> Iterator[Problem]:
+    memories, engines = _named(document, "memories"), _named(document, "engines")
+    for key, node in _named(document, "paths").items():
+        where = pointer_of("/paths", key)
+        yield from _unknown(where, "memory", key.split("->") if key.count("->") == 1 else (), memories)
+        yield from _unknown(f"{where}/engine", "engine", _names(node, "engine"), engines)
+        yield from _reach(where, key, _names(node, "engine"), memories, engines)
+
+
+def _reach(
+    where: str, key: str, movers: list[str], memories: dict[str, Json], engines: dict[str, Json]
+) -> Iterator[Problem]:
+    """A path's engine must sit in the cores whose memories the path joins."""
+    for mover in movers:
+        cores = _names(engines.get(mover, {}), "core")
+        for end in key.split("->"):
+            owner = memories.get(end, {}).get("core")
+            if cores and isinstance(owner, str) and owner not in cores:
+                yield Problem(f"{where}/engine", f"engine {mover} is in {', '.join(cores)}; {end} belongs to {owner}")
+
+
+def _numerics(document: Json) -> Iterator[Problem]:
+    rules = _named(document, "numerics", "dtypes")
+    preferred = document.get("numerics", {}).get("preferred") if isinstance(document.get("numerics"), dict) else None
+    if isinstance(preferred, str) and rules and rules.get(preferred, {}).get("matrix") != "native":
+        yield Problem("/numerics/preferred", f"found {show(preferred)}; expected a dtype whose matrix rule is 'native'")
+    rates = [_table(_named(e, "rates").get("mac")) for e in _named(document, "engines").values()]
+    for dtype, rule in rules.items():
+        if rule.get("matrix") == "native" and not any(dtype in r or "default" in r for r in rates):
+            yield Problem(
+                pointer_of("/numerics/dtypes", dtype, "matrix"),
+                f"'native', but no matrix engine has a rate for {dtype}",
+            )
+        for side in ("matrix", "vector"):
+            yield from _cast(pointer_of("/numerics/dtypes", dtype, side), rule.get(side), side, rules)
+
+
+def _cast(where: str, how: Any, side: str, rules: dict[str, Json]) -> Iterator[Problem]:
+    target = how.removeprefix("cast:") if isinstance(how, str) and how.startswith("cast:") else None
+    if target is not None and rules.get(target, {}).get(side) != "native":
+        yield Problem(where, f"casts to {target}, whose {side} rule is not 'native'")
+
+
+def _sources(document: Json) -> Iterator[Problem]:
+    known = document.get("sources")
+    if isinstance(known, dict):
+        yield from _cited("", {k: v for k, v in document.items() if k != "sources"}, known)
+
+
+def _cited(pointer: str, node: Any, known: Json) -> Iterator[Problem]:
+    if isinstance(node, list):
+        for index, child in enumerate(node):
+            yield from _cited(pointer_of(pointer, index), child, known)
+    if not isinstance(node, dict):
+        return
+    cited = node.get("source")
+    if isinstance(cited, str) and cited not in known:
+        yield from _unknown(pointer_of(pointer, "source"), "source", [cited], known)
+    for key, child in node.items():
+        if isinstance(child, dict | list):
+            yield from _cited(pointer_of(pointer, key), child, known)
+
+
+def _interconnect(document: Json) -> Iterator[Problem]:
+    links, node = _named(document, "interconnect", "links"), _named(document, "interconnect").get("node", {})
+    yield from _unknown("/interconnect/node/link", "link", _names(node, "link"), links)
+
+
+def _thermal(document: Json) -> Iterator[Problem]:
+    nodes = [*_named(document, "thermal", "nodes")]
+    heated = _names(document["thermal"], "heated") if isinstance(document.get("thermal"), dict) else ()
+    yield from _unknown("/thermal/heated", "thermal node", heated, nodes)
+    for key in _named(document, "thermal", "edges"):
+        yield from _unknown(pointer_of("/thermal/edges", key), "thermal node", key.split("->"), [*nodes, "ambient"])
+
+
+def _variants(document: Json) -> Iterator[Problem]:
+    for name, node in _named(document, "variants").items():
+        for pointer in node.get("set", {}) if isinstance(node.get("set"), dict) else ():
+            if not exists(document, pointer):
+                yield Problem(
+                    pointer_of("/variants", name, "set", pointer),
+                    f"sets {pointer}, a field that this file does not have",
+                )
+
+
+def exists(document: Json, pointer: str) -> bool:
+    """Whether *document* has a field at *pointer*; only through objects, since variants change nothing else."""
+    node: Any = document
+    for key in pointer.split("/")[1:]:
+        if not isinstance(node, dict) or key not in node:
+            return False
+        node = node[key]
+    return True
+
+
+_CHECKS: tuple[Callable[[Json], Iterator[Problem]], ...] = (
+    _clocks, _cores, _memories, _engines, _paths, _numerics, _sources, _interconnect, _thermal, _variants,
+)  # fmt: skip

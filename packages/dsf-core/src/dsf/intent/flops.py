@@ -1,0 +1,43 @@
+"""The matrix FLOPs of an intent, as torch.utils.flop_counter counts them: a multiply-add is two, a causal mask halves
+nothing, and only contractions count."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import flop_registry
+
+from dsf.intent.ir import Intent
+from dsf.intent.tape import Slot
+
+__all__ = ["flops"]
+
+
+def flops(intent: Intent) -> int:
+    """Matrix FLOPs of *intent*; 0 for kinds that contract nothing."""
+    if intent.kind in ("linear", "matmul"):
+        return 2 * prod(intent.outputs[0].shape) * intent.inputs[0].shape[-1]
+    if intent.kind == "attention":
+        batch, heads, length, width = intent.inputs[0].shape
+        kv, out = intent.inputs[2].shape[2:]
+        return 2 * batch * heads * length * kv * (width + out)
+    return _opaque_flops(intent) if intent.kind == "opaque" else 0
+
+
+def _opaque_flops(intent: Intent) -> int:
+    """By torch's own formula for the operator, on tensors without memory."""
+    namespace, name, *_ = intent.attr("target").split(".")
+    formula = flop_registry.get(getattr(getattr(torch.ops, namespace), name))
+    if formula is None:
+        return 0
+    tensors = [torch.empty(r.shape, dtype=r.dtype, device="meta") for r in (*intent.inputs, *intent.outputs)]
+
+    def fill(value: Any) -> Any:
+        if isinstance(value, Slot):
+            return tensors[value.index]
+        return [fill(v) for v in value] if isinstance(value, tuple) else value
+
+    args, kwargs = intent.attr("args"), intent.attr("kwargs")
+    return int(formula(*map(fill, args), **{k: fill(v) for k, v in kwargs}, out_val=tensors[len(intent.inputs)]))

@@ -1,0 +1,195 @@
+"""Whole families of rows made from the primitives: what every vector, scalar and copy engine has, under names of choice.
+
+A vendor's module names its instructions (`{"add": "Add", "log": "Ln"}`) and says which dtypes they take; the meaning
+and the in-place form come from the primitive, the cycles from the laws.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+
+from dsf.isa import laws
+from dsf.isa.primitives import ARG_REDUCTIONS, POINTWISE, REDUCTIONS, Primitive
+from dsf.isa.table import Cycles, Isa, Row, Rule, accumulate, read, write
+
+__all__ = ["add_copies", "add_indexed", "add_matrix", "add_pointwise", "add_reductions", "add_vector_moves"]
+
+OPERANDS = ("a", "b", "c")
+
+
+def add_pointwise(
+    isa: Isa, engine: str, space: str, names: Mapping[str, str], dtypes: Iterable[str],
+    rules: Iterable[Rule] = (), source: str = "",
+) -> None:  # fmt: skip
+    """One row `names[primitive]` per primitive: dst = primitive(a, b, c), all in *space*. `where` selects by a bool."""
+    taken = tuple(dtypes)
+    for key, name in names.items():
+        primitive = POINTWISE[key]
+        result = write(space, dtypes=("bool",) if primitive.predicate else taken)
+        sources = {n: read(space, dtypes=taken) for n in OPERANDS[: primitive.arity]}
+        if key == "where":
+            sources["a"] = read(space, dtypes=("bool",))
+        isa.add(
+            Row(name, engine, laws.elementwise, (("dst", result), *sources.items()), _drop_first(primitive.meaning),
+                f"dst = {key}({', '.join(sources)})", _out_form(primitive), tuple(rules), key, None, None, source,
+                primitive.opclass)
+        )  # fmt: skip
+
+
+def add_reductions(
+    isa: Isa, engine: str, space: str, names: Mapping[str, str], dtypes: Iterable[str], source: str = ""
+) -> None:
+    """Rows that reduce the last dimension of a to size 1; the arg- kind writes int64 indices."""
+    taken = tuple(dtypes)
+    for key, name in names.items():
+        indices = key in ARG_REDUCTIONS
+        primitive = ARG_REDUCTIONS[key] if indices else REDUCTIONS[key]
+        result = write(space, dtypes=("int64",) if indices else taken)
+        roles = (("dst", result), ("a", read(space, dtypes=taken)))
+        isa.add(
+            Row(name, engine, laws.reduction, roles, _drop_first(primitive.meaning), f"dst = {key} of each row of a",
+                None, (), f"reduce.{key}", None, None, source, primitive.opclass)
+        )  # fmt: skip
+
+
+def add_vector_moves(
+    isa: Isa, engine: str, space: str, names: Mapping[str, str], dtypes: Iterable[str], source: str = ""
+) -> None:
+    """cast (also copies and broadcasts), fill and iota rows within *space*."""
+    taken = tuple(dtypes)
+    forms: dict[str, tuple[Any, Any, str, str, int]] = {
+        "cast": (_cast, _copy, "dst = a in dst's dtype, rounded to nearest even", "cast", 1),
+        "fill": (_fill, _fill_fast, "dst = value everywhere", "add", 0),
+        "iota": (_iota, _iota_fast, "dst = start + step * position", "add", 0),
+    }
+    for key, name in names.items():
+        semantics, fast, summary, opclass, arity = forms[key]
+        roles = [("dst", write(space, dtypes=taken))] + [("a", read(space, dtypes=taken))] * arity
+        isa.add(
+            Row(name, engine, laws.elementwise, tuple(roles), semantics, summary, fast, (), key, None, None, source, opclass)
+        )  # fmt: skip
+
+
+def add_copies(
+    isa: Isa, engine: str, source_space: str, target_space: str, name: str,
+    implements: str = "", source: str = "", rules: Iterable[Rule] = (),
+) -> None:  # fmt: skip
+    """dst = src along one data path: same bytes, any strides."""
+    roles = (("dst", write(target_space)), ("src", read(source_space)))
+    text = f"dst in {target_space} = src in {source_space}"
+    isa.add(
+        Row(name, engine, laws.stream, roles, _move, text, _copy, tuple(rules), implements or None, None, None, source)
+    )
+
+
+def add_indexed(isa: Isa, engine: str, main: str, space: str, gather: str, scatter: str, source: str = "") -> None:
+    """Rows of main memory by index: the index is read from *space*, each row has an address of its own."""
+    index = read(space, dtypes=("int64", "int32"))
+    isa.add(
+        Row(gather, engine, laws.indexed, (("dst", write(space)), ("table", read(main)), ("index", index)),
+            _gather, "dst[i] = table[index[i]]; an index out of range is an error", None, (), "gather", None, None, source)
+    )  # fmt: skip
+    if scatter:
+        isa.add(
+            Row(scatter, engine, laws.indexed, (("table", accumulate(main)), ("src", read(space)), ("index", index)),
+                _scatter, "table[index[i]] = src[i]; the last one wins", _scatter_fast, (), "scatter", None, None, source)
+        )  # fmt: skip
+
+
+def add_matrix(
+    isa: Isa, engine: str, name: str, acc: str, a: str, b: str, dtypes: Iterable[str], accumulator: str = "float32",
+    rules: Iterable[Rule] = (), source: str = "", cycles: Cycles = laws.fractals,
+) -> None:  # fmt: skip
+    """c (m, n) = a (m, k) @ b (k, n), added to c where scalar *accumulate* is not 0."""
+    taken = tuple(dtypes)
+    roles = (
+        ("c", accumulate(acc, dtypes=(accumulator,))),
+        ("a", read(a, dtypes=taken)),
+        ("b", read(b, dtypes=taken)),
+    )
+    isa.add(
+        Row(name, engine, cycles, roles, _mac, "c = a @ b (+ c where accumulate)", _mac_fast, tuple(rules), "matmul", None,
+            partial(_count, isa, name), source)
+    )  # fmt: skip
+
+
+def _count(isa: Isa, name: str, chip: Any, ins: Any) -> int:
+    return laws.padded_macs(chip, isa.rows[name], ins)
+
+
+def _drop_first(meaning: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    def semantics(dst: torch.Tensor, *sources: torch.Tensor) -> torch.Tensor:
+        return meaning(*sources)
+
+    return semantics
+
+
+def _out_form(primitive: Primitive) -> Callable[..., Any] | None:
+    function = primitive.out
+    if function is None:
+        return None
+
+    def fast(dst: torch.Tensor, *sources: torch.Tensor) -> None:
+        function(*sources, out=dst)
+
+    return fast
+
+
+def _move(dst: torch.Tensor, src: torch.Tensor) -> torch.Tensor:
+    return src
+
+
+def _cast(dst: torch.Tensor, a: torch.Tensor) -> torch.Tensor:
+    return a
+
+
+def _copy(dst: torch.Tensor, src: torch.Tensor) -> None:
+    dst.copy_(src)
+
+
+def _fill(dst: torch.Tensor, value: float) -> torch.Tensor:
+    return torch.full_like(dst, value)
+
+
+def _fill_fast(dst: torch.Tensor, value: float) -> None:
+    dst.fill_(value)
+
+
+def _iota(dst: torch.Tensor, start: float, step: float) -> torch.Tensor:
+    return (torch.arange(dst.numel(), dtype=dst.dtype) * step + start).view(dst.shape)
+
+
+def _iota_fast(dst: torch.Tensor, start: float, step: float) -> None:
+    dst.copy_(_iota(dst, start, step))
+
+
+def _gather(dst: torch.Tensor, table: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    return table[index.reshape(-1).long()].view(dst.shape)
+
+
+def _scatter(table: torch.Tensor, src: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    result = table.clone()
+    result[index.reshape(-1).long()] = src.view(-1, *table.shape[1:])
+    return result
+
+
+def _scatter_fast(table: torch.Tensor, src: torch.Tensor, index: torch.Tensor) -> None:
+    table[index.reshape(-1).long()] = src.view(-1, *table.shape[1:])
+
+
+def _mac(c: torch.Tensor, a: torch.Tensor, b: torch.Tensor, accumulate: int) -> torch.Tensor:
+    a, b = a.to(c.dtype), b.to(c.dtype)
+    return torch.addmm(c, a, b) if accumulate else torch.mm(a, b)
+
+
+def _mac_fast(c: torch.Tensor, a: torch.Tensor, b: torch.Tensor, accumulate: int) -> None:
+    if a.dtype != c.dtype:  # operands enter the accumulator's precision losslessly
+        a, b = a.to(c.dtype), b.to(c.dtype)
+    if accumulate:
+        c.addmm_(a, b)
+    else:
+        torch.mm(a, b, out=c)

@@ -1,0 +1,98 @@
+"""Cycle laws that several instructions share. They see shapes and the chip, never values."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from math import ceil, prod
+
+from dsf import errors
+from dsf.hdl import Chip, Engine
+from dsf.isa.program import Instruction, Operand
+from dsf.isa.table import Cycles, Row
+
+__all__ = ["elementwise", "fixed", "fractals", "indexed", "padded_macs", "rate", "reduction", "stream"]
+
+
+def rate(engine: Engine, opclass: str, dtype: str) -> Fraction:
+    """Elements (or MACs) a cycle of *engine* for *opclass* on *dtype*: the HDL's row, else its `default` row."""
+    for name in (opclass, "default"):
+        rates = engine.rates.get(name)
+        if rates is None:
+            continue
+        for key in (dtype, "default"):
+            if key in rates:
+                return rates[key]
+    raise errors.IsaError("DSF-I003", f"engine {engine.name}: the HDL states no rate of '{opclass}' for {dtype}")
+
+
+def stream(chip: Chip, row: Row, ins: Instruction) -> int:
+    """Start-up plus bytes over the path's width; each row of a strided copy moves whole bursts of the narrower side."""
+    dst, src = ins.operands[0], ins.operands[1]
+    path = chip.paths[src.space, dst.space]
+    moved = min(dst, src, key=lambda o: o.nbytes)
+    rows, columns = _rows(moved)
+    burst = min(chip.memories[dst.space].alignment, chip.memories[src.space].alignment)
+    nbytes = rows * ceil(columns * moved.itemsize / burst) * burst
+    return path.startup_cycles + ceil(nbytes / path.bytes_per_cycle)
+
+
+def elementwise(chip: Chip, row: Row, ins: Instruction) -> int:
+    """Start-up plus elements over the engine's rate for the row's class, a row of the operand at a time."""
+    widest = max(ins.operands, key=lambda o: (o.numel, o.itemsize))
+    return _vector(chip, row, widest, _governing_dtype(ins.operands))
+
+
+def reduction(chip: Chip, row: Row, ins: Instruction) -> int:
+    """As elementwise, over the reduced (source) operand."""
+    return _vector(chip, row, ins.operands[-1], ins.operands[-1].dtype)
+
+
+def indexed(chip: Chip, row: Row, ins: Instruction) -> int:
+    """One start-up per gathered row, since each has an address of its own, plus the bytes over the path."""
+    dst, src = ins.operands[0], ins.operands[1]
+    path = chip.paths[src.space, dst.space]
+    moved, index = (dst, ins.operands[2]) if src.space == chip.main_memory.name else (src, ins.operands[2])
+    return max(1, index.numel) * max(1, path.startup_cycles) + ceil(moved.nbytes / path.bytes_per_cycle)
+
+
+def fractals(chip: Chip, row: Row, ins: Instruction) -> int:
+    """Start-up plus one matrix tile per cycle: padded MACs over the engine's MAC rate."""
+    engine = chip.engines[row.engine]
+    macs = padded_macs(chip, row, ins)
+    return engine.startup_cycles + ceil(macs / rate(engine, "mac", ins.operands[1].dtype))
+
+
+def padded_macs(chip: Chip, row: Row, ins: Instruction) -> int:
+    """Multiply-accumulates of c (m, n) += a (m, k) @ b (k, n) with every dimension padded to the engine's tile."""
+    c, a = ins.operands[0], ins.operands[1]
+    tiles = chip.engines[row.engine].tiles
+    tm, tk, tn = tiles[a.dtype] if a.dtype in tiles else tiles["default"]
+    (m, n), k = c.shape, a.shape[1]
+    return ceil(m / tm) * tm * ceil(k / tk) * tk * ceil(n / tn) * tn
+
+
+def fixed(cycles: int) -> Cycles:
+    """The same for any operands."""
+    return lambda chip, row, ins: cycles
+
+
+def _vector(chip: Chip, row: Row, operand: Operand, dtype: str) -> int:
+    engine = chip.engines[row.engine]
+    rows, columns = _rows(operand)
+    per_cycle = rate(engine, row.opclass, dtype)
+    return engine.startup_cycles + rows * ceil(columns / per_cycle)
+
+
+def _rows(operand: Operand) -> tuple[int, int]:
+    """(rows, columns): the elements that lie densely, in whatever order the dimensions have, are one row."""
+    columns = 1
+    for n, s in sorted(zip(operand.shape, operand.stride, strict=True), key=lambda dim: dim[1] or 1 << 62):
+        if n != 1 and s != columns:
+            break
+        columns *= n
+    return prod(operand.shape) // max(columns, 1), columns
+
+
+def _governing_dtype(operands: tuple[Operand, ...]) -> str:
+    """The widest number format among the operands: it sets how many lanes there are."""
+    return max(operands, key=lambda o: o.itemsize).dtype

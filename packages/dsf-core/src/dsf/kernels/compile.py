@@ -1,0 +1,139 @@
+"""The fallback compiler: any pointwise expression, any copy, on any chip, from its instruction table and HDL.
+
+An expression is compiled node by node to primitives in the engine and precision that the HDL's numerics demand: native
+on the vector engine, cast to float32 and back where the engine lacks the format, an element at a time on the scalar
+engine for what only that can do. Every node is rounded where the expression says so, never elsewhere.
+"""
+
+from __future__ import annotations
+
+from math import pi, sqrt
+from typing import Any
+
+from dsf import errors
+from dsf.intent.expression import Expr
+from dsf.intent.ir import Intent
+from dsf.isa import Program
+from dsf.isa.program import dtype_name
+from dsf.kernels.target import Target
+from dsf.kernels.vector import Lane, Stream, Tile, vector_program
+
+__all__ = ["Compiler", "compile_copy", "compile_elementwise", "compile_fill", "streams_of"]
+
+FLOATS = ("float16", "bfloat16", "float32", "float8_e4m3fn", "float8_e5m2")
+
+
+def streams_of(intent: Intent) -> list[Stream]:
+    """The intent's inputs and outputs as streams, numbered in the order of a program's parameters."""
+    regions = [(r, "in") for r in intent.inputs] + [(r, "out") for r in intent.outputs]
+    return [Stream(n, role, r.window) for n, (r, role) in enumerate(regions)]
+
+
+def compile_elementwise(target: Target, intent: Intent) -> Program:
+    """The program of an elementwise intent."""
+    expr = intent.attr("expr")
+
+    def compute(lane: Lane, inputs: tuple[Tile, ...]) -> tuple[Tile, ...]:
+        return (Compiler(target, lane, inputs).value(expr),)
+
+    return vector_program(target, "elementwise", streams_of(intent), compute)
+
+
+def compile_copy(target: Target, intent: Intent) -> Program:
+    """The program of a strided copy: main memory to on-chip memory to main memory, nothing computed."""
+    return vector_program(target, "copy", streams_of(intent), lambda lane, inputs: inputs)
+
+
+def compile_fill(target: Target, intent: Intent) -> Program:
+    """The program that writes one value everywhere."""
+    value, dtype = intent.attr("value"), dtype_name(intent.outputs[0].dtype)
+
+    def compute(lane: Lane, inputs: tuple[Tile, ...]) -> tuple[Tile, ...]:
+        return (lane.constant(value, dtype),)
+
+    return vector_program(target, "fill", streams_of(intent), compute)
+
+
+class Compiler:
+    """Compiles the nodes of one expression for one tile. A node that occurs twice is computed once."""
+
+    def __init__(self, target: Target, lane: Lane, inputs: tuple[Tile, ...]) -> None:
+        self.target, self.lane, self.inputs = target, lane, inputs
+        self._known: dict[Expr, Tile] = {}
+
+    def value(self, expr: Expr) -> Tile:
+        """The tile that holds *expr*."""
+        known = self._known.get(expr)
+        if known is None:
+            known = self._known[expr] = self._node(expr)
+        return known
+
+    def _node(self, expr: Expr) -> Tile:
+        name = expr[0]
+        if name == "in":
+            return self.inputs[expr[1]]
+        dtype = dtype_name(expr[1])
+        if name == "const":
+            return self.lane.constant(expr[2], dtype)
+        operands = [self.value(e) for e in expr[2:]]
+        if name == "cast":
+            return self._cast(operands[0], dtype)
+        return self.apply(name, dtype, *operands)
+
+    def _cast(self, tile: Tile, dtype: str) -> Tile:
+        """A number to a truth value is a comparison with zero; everything else is a cast."""
+        if dtype == "bool" and tile.dtype != "bool":
+            return self.apply("ne", "bool", tile, self.lane.constant(0, tile.dtype))
+        return self.lane.cast(tile, dtype)
+
+    def apply(self, name: str, dtype: str, *operands: Tile) -> Tile:
+        """*name* on *operands*, rounded once to *dtype*."""
+        working = self.working(name, operands[-1].dtype)
+        if working != operands[-1].dtype:
+            operands = tuple(t if t.dtype == "bool" and name == "where" else self.lane.cast(t, working) for t in operands)
+        composite = _COMPOSITES.get(name)
+        if composite is not None:
+            return self.lane.cast(composite(self, working, *operands), dtype)
+        rows, columns = max(t.rows for t in operands), max(t.columns for t in operands)
+        truth = name in ("eq", "ne", "lt", "le", "gt", "ge")
+        result = self.lane.new(name, rows, columns, "bool" if truth else working, *operands)
+        return self.lane.cast(result, dtype)
+
+    def working(self, name: str, dtype: str) -> str:
+        """The format in which this chip computes *name* on operands of *dtype*."""
+        rule = self.target.chip.numerics.dtypes.get(dtype)
+        how = rule.vector if rule is not None else "error"
+        if how == "error" or how == "host":
+            raise errors.KernelError("DSF-K004", f"{name} on {dtype}: the HDL computes {dtype} nowhere on this chip ({how})")
+        if how.startswith("cast:") or (name in _COMPOSITES and dtype in FLOATS):
+            return how.removeprefix("cast:") if how.startswith("cast:") else "float32"
+        if not self.target.serves(name, dtype) and name not in _COMPOSITES:
+            if dtype in FLOATS and self.target.serves(name, "float32"):
+                return "float32"
+            raise errors.KernelError("DSF-K001", f"{self.target.isa.name}: no instruction serves '{name}' on {dtype}")
+        return dtype
+
+
+def _silu(c: Compiler, dtype: str, x: Tile) -> Tile:
+    return c.apply("mul", dtype, x, c.apply("sigmoid", dtype, x))
+
+
+def _gelu(c: Compiler, dtype: str, x: Tile) -> Tile:
+    """x * (1 + erf(x / sqrt 2)) / 2"""
+    inner = c.apply("erf", dtype, c.apply("mul", dtype, x, c.lane.constant(1 / sqrt(2), dtype)))
+    outer = c.apply("add", dtype, inner, c.lane.constant(1.0, dtype))
+    return c.apply("mul", dtype, c.apply("mul", dtype, x, c.lane.constant(0.5, dtype)), outer)
+
+
+def _gelu_tanh(c: Compiler, dtype: str, x: Tile) -> Tile:
+    """x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))) / 2"""
+    cube = c.apply("mul", dtype, c.apply("mul", dtype, x, x), x)
+    inner = c.apply("add", dtype, x, c.apply("mul", dtype, cube, c.lane.constant(0.044715, dtype)))
+    bent = c.apply("tanh", dtype, c.apply("mul", dtype, inner, c.lane.constant(sqrt(2 / pi), dtype)))
+    outer = c.apply("add", dtype, bent, c.lane.constant(1.0, dtype))
+    return c.apply("mul", dtype, c.apply("mul", dtype, x, c.lane.constant(0.5, dtype)), outer)
+
+
+_COMPOSITES: dict[str, Any] = {"silu": _silu, "gelu": _gelu, "gelu_tanh": _gelu_tanh}
+
+

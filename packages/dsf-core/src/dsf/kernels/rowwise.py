@@ -1,0 +1,342 @@
+"""Vector kernels over whole rows and by index: norms, softmax, reductions, rotary embedding, gathering, joining.
+
+Written in primitives, so that every chip's library may offer them under its own name. Each generator has its reference
+beside it: whole-tensor torch with casts at the generator's own rounding points.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf, prod
+
+import torch
+from attrs import evolve
+
+from dsf import errors
+from dsf.intent.ir import Intent
+from dsf.intent.tape import Window
+from dsf.isa import Affine, Builder, Program, Scratch
+from dsf.isa.program import affine, dtype_name
+from dsf.kernels.compile import Compiler, streams_of
+from dsf.kernels.target import Target
+from dsf.kernels.vector import Lane, Stream, Tile, declare, reach, scratch_of, vector_nests, vector_program
+
+__all__ = [
+    "arg_reduce", "concat", "embedding", "gated_activation", "layer_norm", "masked_softmax", "reduce", "rms_norm", "rotary",
+    "softmax",
+]  # fmt: skip
+
+
+def rms_norm(target: Target, intent: Intent, name: str = "rms_norm") -> Program:
+    """y = x * rsqrt(mean(x^2) + eps) * weight along the last dimension, in float32; x [..., C], weight [C]."""
+    x, weight = intent.inputs
+    y = intent.outputs[0]
+    dtype, eps, late = dtype_name(y.dtype), intent.attr("eps"), intent.attr("weight_after_cast")
+    streams = [Stream(0, "in", x.window), Stream(1, "in", along_rows(weight.window, x.window)), Stream(2, "out", y.window)]
+
+    def compute(lane: Lane, tiles: tuple[Tile, ...]) -> tuple[Tile, ...]:
+        c = Compiler(target, lane, tiles)
+        wide = lane.cast(tiles[0], "float32")
+        total = row_reduce(lane, "sum", c.apply("mul", "float32", wide, wide))
+        mean = c.apply("mul", "float32", total, lane.constant(1 / x.shape[-1], "float32"))
+        scale = c.apply("rsqrt", "float32", c.apply("add", "float32", mean, lane.constant(eps, "float32")))
+        normed = c.apply("mul", "float32", wide, scale)
+        if late:
+            return (c.apply("mul", dtype, lane.cast(normed, dtype), lane.cast(tiles[1], dtype)),)
+        return (lane.cast(c.apply("mul", "float32", normed, lane.cast(tiles[1], "float32")), dtype),)
+
+    return vector_program(target, name, streams, compute, whole_rows=True)
+
+
+def layer_norm(target: Target, intent: Intent, name: str = "layer_norm") -> Program:
+    """y = (x - mean) * rsqrt(var + eps) (* weight) (+ bias) along the last *axes* dimensions, in float32."""
+    axes, eps, dtype = intent.attr("axes"), intent.attr("eps"), dtype_name(intent.outputs[0].dtype)
+    flat = [joined(r.window, axes) for r in (*intent.inputs, *intent.outputs)]
+    x, y = flat[0], flat[-1]
+    n = len(flat)
+    streams = [Stream(k, "out" if k == n - 1 else "in", w if k in (0, n - 1) else along_rows(w, x)) for k, w in enumerate(flat)]
+    weighted, biased = intent.attr("has_weight"), intent.attr("has_bias")
+
+    def compute(lane: Lane, tiles: tuple[Tile, ...]) -> tuple[Tile, ...]:
+        c = Compiler(target, lane, tiles)
+        share = lane.constant(1 / y.shape[-1], "float32")
+        wide = lane.cast(tiles[0], "float32")
+        mean = c.apply("mul", "float32", row_reduce(lane, "sum", wide), share)
+        centred = c.apply("sub", "float32", wide, mean)
+        variance = c.apply("mul", "float32", row_reduce(lane, "sum", c.apply("mul", "float32", centred, centred)), share)
+        scale = c.apply("rsqrt", "float32", c.apply("add", "float32", variance, lane.constant(eps, "float32")))
+        result = c.apply("mul", "float32", centred, scale)
+        if weighted:
+            result = c.apply("mul", "float32", result, lane.cast(tiles[1], "float32"))
+        if biased:
+            result = c.apply("add", "float32", result, lane.cast(tiles[-1], "float32"))
+        return (lane.cast(result, dtype),)
+
+    return vector_program(target, name, streams, compute, whole_rows=True)
+
+
+def softmax(target: Target, intent: Intent, name: str = "softmax") -> Program:
+    """Softmax (or its logarithm) along one dimension, in float32."""
+    dim, log, dtype = intent.attr("dim"), intent.attr("log"), dtype_name(intent.outputs[0].dtype)
+    streams = [evolve(s, window=moved_last(s.window, (dim,))) for s in streams_of(intent)]
+
+    def compute(lane: Lane, tiles: tuple[Tile, ...]) -> tuple[Tile, ...]:
+        c = Compiler(target, lane, tiles)
+        x = lane.cast(tiles[0], "float32")
+        shifted = c.apply("sub", "float32", x, row_reduce(lane, "max", x))
+        powers = c.apply("exp", "float32", shifted)
+        total = row_reduce(lane, "sum", powers)
+        if log:
+            return (lane.cast(c.apply("sub", "float32", shifted, c.apply("log", "float32", total)), dtype),)
+        return (lane.cast(c.apply("div", "float32", powers, total), dtype),)
+
+    return vector_program(target, name, streams, compute, whole_rows=True)
+
+
+def masked_softmax(
+    target: Target, lane: Lane, scores: Tile, scale: float, mask: Tile | None, causal: bool, dtype: str
+) -> Tile:
+    """One tile of attention weights from raw float32 *scores*, worked in place: scaled, masked, exponentiated, divided
+    by their sum, rounded to *dtype*. *causal*: row i of the tile is query row lane.row + i."""
+    lane.op("mul", scores, scores, lane.constant(scale, "float32"))
+    if mask is not None and mask.dtype == "bool":
+        lane.op("where", scores, mask, scores, lane.constant(-inf, "float32"))
+    elif mask is not None:
+        lane.op("add", scores, scores, lane.cast(mask, "float32"))
+    if causal:
+        column = lane.new("iota", 1, scores.columns, "int32", start=0, step=1)
+        row = lane.op("iota", lane.tile(scores.rows, 1, "int32"), start=lane.row, step=1)
+        later = lane.new("gt", scores.rows, scores.columns, "bool", column, row)
+        lane.op("where", scores, later, lane.constant(-inf, "float32"), scores)
+    lane.op("sub", scores, scores, row_reduce(lane, "max", scores))
+    lane.op("exp", scores, scores)
+    lane.op("div", scores, scores, row_reduce(lane, "sum", scores))
+    return lane.cast(scores, dtype)
+
+
+def rotary(target: Target, intent: Intent, name: str = "rotary") -> Program:
+    """y = x * cos + rotate(x) * sin over the two halves of the last dimension, every step rounded to x's format."""
+    dtype = dtype_name(intent.outputs[0].dtype)
+    halves = [half for s in streams_of(intent) for half in split(s)]
+
+    def compute(lane: Lane, tiles: tuple[Tile, ...]) -> tuple[Tile, ...]:
+        c = Compiler(target, lane, tiles)
+        x1, x2, cos1, cos2, sin1, sin2 = tiles
+        first = c.apply("sub", dtype, c.apply("mul", dtype, x1, cos1), c.apply("mul", dtype, x2, sin1))
+        second = c.apply("add", dtype, c.apply("mul", dtype, x2, cos2), c.apply("mul", dtype, x1, sin2))
+        return first, second
+
+    return vector_program(target, name, halves, compute)
+
+
+def split(stream: Stream) -> tuple[Stream, Stream]:
+    """The two halves of a stream's last dimension."""
+    w = stream.window
+    half = evolve(w, shape=(*w.shape[:-1], w.shape[-1] // 2))
+    return evolve(stream, window=half), evolve(stream, window=half, offset=stream.offset + w.shape[-1] // 2 * w.stride[-1])
+
+
+def gated_activation(target: Target, intent: Intent, name: str = "gated_activation") -> Program:
+    """act(gate) * up, the activation rounded to the result's format first."""
+    dtype, act = dtype_name(intent.outputs[0].dtype), intent.attr("act")
+
+    def compute(lane: Lane, tiles: tuple[Tile, ...]) -> tuple[Tile, ...]:
+        c = Compiler(target, lane, tiles)
+        if act == "relu":
+            opened = c.apply("max", dtype, tiles[0], lane.constant(0.0, tiles[0].dtype))
+        else:
+            opened = c.apply(act, dtype, tiles[0])
+        return (c.apply("mul", dtype, opened, tiles[1]),)
+
+    return vector_program(target, name, streams_of(intent), compute)
+
+
+def embedding(target: Target, intent: Intent, name: str = "embedding") -> Program:
+    """y [..., D] = table [ids [...], D]: rows of main memory by an index that is read on chip."""
+    ids, table, y = (r.window for r in (*intent.inputs, *intent.outputs))
+    index = evolve(ids, shape=(*ids.shape, 1), stride=(*ids.stride, 1))
+    streams = [Stream(0, "in", index), Stream(2, "out", y)]
+    b = target.builder(name)
+    for title, role, window in (("ids", "in", ids), ("table", "in", table), ("y", "out", y)):
+        b.param(title, role, reach(window))
+    entry = b.gm(1, 0, table.shape, dtype_name(table.dtype), table.stride)
+
+    def compute(lane: Lane, tiles: tuple[Tile, ...]) -> tuple[Tile, ...]:
+        rows = tiles[0].rows
+        found = lane.tile(rows, table.shape[1], dtype_name(table.dtype))
+        picked = tiles[0].operand(b, lane.space, rows, 1)
+        b(target.row("gather").name, found.operand(b, lane.space, rows, table.shape[1]), entry, picked)
+        return (found,)
+
+    with b.phase(target.core_of(target.row("load"))):
+        vector_nests(b, target, streams, compute, whole_rows=True)
+    return b.build()
+
+
+def concat(target: Target, intent: Intent, name: str = "concat") -> Program:
+    """The inputs one after the other along one dimension: one set of copies for each, side by side."""
+    dim, y = intent.attr("dim"), intent.outputs[0].window
+    out = len(intent.inputs)
+    pieces, start = [], 0
+    for param, region in enumerate(intent.inputs):
+        window = region.window
+        part = Window(window.shape, y.stride, 0, y.dtype)
+        pieces.append((Stream(param, "in", window), Stream(out, "out", part, start * y.stride[dim])))
+        start += window.shape[dim]
+    b = target.builder(name)
+    declare(b, [s for piece in pieces for s in piece])
+    with b.phase(target.core_of(target.row("load"))):
+        for piece in pieces:
+            vector_nests(b, target, piece, lambda lane, tiles: tiles)
+    return b.build()
+
+
+def reduce(target: Target, intent: Intent, name: str = "reduce") -> Program:
+    """sum, mean, prod, max, min, any or all over some dimensions, each row whole on chip."""
+    op, dims = intent.attr("op"), intent.attr("dims")
+    x, y = intent.inputs[0].window, intent.outputs[0].window
+    count = prod(x.shape[d] for d in dims)
+    source = joined(moved_last(x, dims), len(dims))
+    result = evolve(y, shape=(*source.shape[:-1], 1), stride=(*kept_strides(y, dims, intent.attr("keepdim")), 1))
+    dtype = dtype_name(y.dtype)
+    working = "float32" if op in ("sum", "mean", "prod") and y.dtype.is_floating_point else dtype
+
+    def compute(lane: Lane, tiles: tuple[Tile, ...]) -> tuple[Tile, ...]:
+        c = Compiler(target, lane, tiles)
+        if op in ("any", "all"):
+            truth = c.apply("ne", "bool", tiles[0], lane.constant(0, tiles[0].dtype)) if tiles[0].dtype != "bool" else tiles[0]
+            return (lane.cast(row_reduce(lane, op, truth), dtype),)
+        total = row_reduce(lane, "sum" if op == "mean" else op, lane.cast(tiles[0], working))
+        if op == "mean":
+            total = c.apply("mul", working, total, lane.constant(1 / count, working))
+        return (lane.cast(total, dtype),)
+
+    return vector_program(target, name, [Stream(0, "in", source), Stream(1, "out", result)], compute, whole_rows=True)
+
+
+def row_reduce(lane: Lane, op: str, tile: Tile) -> Tile:
+    """*op* over each row of *tile*: a column, in a format that the chip's reducer takes."""
+    dtype = tile.dtype
+    if not lane.target.serves(f"reduce.{op}", dtype):
+        tile = lane.cast(tile, "float32")
+    return lane.cast(lane.new(f"reduce.{op}", tile.rows, 1, tile.dtype, tile), dtype)
+
+
+def arg_reduce(target: Target, intent: Intent, name: str = "arg_reduce") -> Program:
+    """argmax or argmin along one dimension, in chunks with a running best; the first of equals, NaN wins."""
+    dim, keep = intent.attr("dim"), intent.attr("keepdim")
+    x = intent.inputs[0].window
+    source = joined(x, len(x.shape)) if dim is None else moved_last(x, (dim,))
+    dims = tuple(range(len(x.shape))) if dim is None else (dim,)
+    b = target.builder(name)
+    b.param("x", "in", reach(x))
+    for k, region in enumerate(intent.outputs):
+        b.param(f"out{k}", "out", reach(region.window))
+    with b.phase(target.core_of(target.row("load"))), b.nest(**{f"l{d}": n for d, n in enumerate(source.shape[:-1])}) as at:
+        scan = _Scan(target, b, source, intent.attr("op"))
+        best, index = scan.run(_offset(at, source.stride[:-1], x.dtype.itemsize))
+        results = [best, index] if intent.attr("has_values") else [index]
+        scan.lane.leave(0)
+        for k, (region, tile) in enumerate(zip(intent.outputs, results, strict=True)):
+            strides = kept_strides(region.window, dims, keep)
+            place = b.gm(1 + k, _offset(at, strides, region.dtype.itemsize), (1, 1), tile.dtype)
+            b(target.row("store").name, place, tile.operand(b, scan.lane.space, 1, 1))
+        b.order(target.row("store").engine, target.row("load").engine, 1)
+    return b.build()
+
+
+def _offset(at: tuple[Affine, ...], strides: tuple[int, ...], itemsize: int) -> Affine:
+    return sum((v * (s * itemsize) for v, s in zip(at, strides, strict=True) if s), Affine())
+
+
+class _Scan:
+    """The running best of one row, chunk after chunk, in one block."""
+
+    CHUNK = 4096  # elements: a chunk and its temporaries fit every vector memory
+
+    def __init__(self, target: Target, b: Builder, source: Window, op: str) -> None:
+        load, store = target.row("load"), target.row("store")
+        self.target, self.b, self.source, self.op = target, b, source, op
+        self.dtype = dtype_name(source.dtype)
+        self.lane = Lane(target, b, Scratch(target.chip, scratch_of(target)), load.engine, store.engine)
+        self.working = self.dtype if target.serves(f"reduce.{op}", self.dtype) else "float32"
+
+    def run(self, base: Affine) -> tuple[Tile, Tile]:
+        """Scan the row that starts *base* bytes from the parameter; the best value and its index."""
+        lane, length = self.lane, self.source.shape[-1]
+        chunk = min(self.CHUNK, length)
+        buffer = lane.tile(1, chunk, self.dtype)
+        self._load(buffer, base, affine(0), chunk)
+        best, index = self._best(buffer)
+        index = lane.cast(index, "int64")
+        home = lane.current
+        assert home is not None
+        with self.b.loop(length // chunk - 1) as t:
+            self._turn(buffer, base, t * chunk + chunk, chunk, best, index, home)
+        if length % chunk:
+            rest = evolve(buffer, columns=length % chunk, pitch=length % chunk)
+            self._turn(rest, base, affine(length // chunk * chunk), length % chunk, best, index, home)
+        return lane.cast(best, self.dtype), index
+
+    def _load(self, buffer: Tile, base: Affine, start: Affine, count: int) -> None:
+        stride = self.source.stride[-1]
+        offset = base + start * (stride * self.source.dtype.itemsize)
+        window = self.b.gm(0, offset, (1, count), self.dtype, (0, stride))
+        self.b(self.target.row("load").name, buffer.operand(self.b, self.lane.space, 1, count), window)
+
+    def _best(self, buffer: Tile) -> tuple[Tile, Tile]:
+        """The best value of a chunk and its index in the chunk."""
+        lane = self.lane
+        tile = lane.cast(buffer, self.working)
+        value = lane.new("reduce." + self.op.removeprefix("arg"), 1, 1, self.working, tile)
+        return value, lane.new(f"reduce.{self.op}", 1, 1, "int64", tile)
+
+    def _turn(
+        self, buffer: Tile, base: Affine, start: Affine, count: int, best: Tile, index: Tile, home: str
+    ) -> None:
+        """One more chunk: it takes over where it is not worse-or-equal and nothing before it was NaN."""
+        lane = self.lane
+        inbound = self.target.row("load").engine
+        self.b.order(home, inbound, 4)
+        self._load(buffer, base, start, count)
+        self.b.order(inbound, home, 4)
+        value, place = self._best(buffer)
+        place = lane.new("add", 1, 1, "int64", place, lane.new("fill", 1, 1, "int64", value=start))
+        keeps = lane.new("le" if self.op == "argmax" else "ge", 1, 1, "bool", value, best)
+        sane = lane.new("eq", 1, 1, "bool", best, best)
+        takes = lane.new("and", 1, 1, "bool", lane.new("not", 1, 1, "bool", keeps), sane)
+        lane.op("where", best, takes, value, best)
+        lane.op("where", index, takes, place, index)
+        lane.switch(home)
+
+
+def along_rows(window: Window, like: Window) -> Window:
+    """A vector [C] as a matrix that repeats it along the leading dimensions of *like*."""
+    lead = len(like.shape) - 1
+    return evolve(window, shape=(*like.shape[:-1], window.shape[-1]), stride=(*(0,) * lead, window.stride[-1]))
+
+
+def moved_last(window: Window, dims: tuple[int, ...]) -> Window:
+    """The window with *dims* moved to the end, in their order."""
+    order = [d for d in range(len(window.shape)) if d not in dims] + list(dims)
+    return evolve(window, shape=tuple(window.shape[d] for d in order), stride=tuple(window.stride[d] for d in order))
+
+
+def joined(window: Window, axes: int) -> Window:
+    """The window with its last *axes* dimensions as one; a KernelError where they do not lie evenly."""
+    if axes == 0:
+        return evolve(window, shape=(*window.shape, 1), stride=(*window.stride, 1))
+    shape, stride = window.shape[-axes:], window.stride[-axes:]
+    kept = [(n, s) for n, s in zip(shape, stride, strict=True) if n != 1]
+    for (_, outer), (n, inner) in zip(kept, kept[1:], strict=False):
+        if outer != inner * n:
+            raise errors.KernelError("DSF-K006", f"the last {axes} dimensions of {window.shape} do not lie evenly in memory")
+    last = kept[-1][1] if kept else 1
+    return evolve(window, shape=(*window.shape[:-axes], prod(shape)), stride=(*window.stride[:-axes], last))
+
+
+def kept_strides(y: Window, dims: tuple[int, ...], keepdim: bool) -> tuple[int, ...]:
+    """Strides of a reduction's result along the dimensions that were not reduced."""
+    if not keepdim:
+        return y.stride
+    return tuple(s for d, s in enumerate(y.stride) if d not in dims)

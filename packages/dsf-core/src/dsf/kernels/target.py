@@ -1,0 +1,66 @@
+"""A chip as a kernel's author sees it: its HDL, its instruction table, and which instructions serve which primitive."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from attrs import define, field
+
+from dsf import errors
+from dsf.hdl import Chip
+from dsf.isa import Builder, Isa, Program, Row
+from dsf.machine.timing import Timing
+
+__all__ = ["Target"]
+
+
+@define(eq=False)
+class Target:
+    """What kernels are written against. *timing* is the judge between candidate programs."""
+
+    chip: Chip
+    isa: Isa
+    timing: Timing
+    _serving: dict[tuple[str, str | None], Row] = field(factory=dict)
+
+    def builder(self, name: str) -> Builder:
+        return Builder(name, self.isa, self.chip)
+
+    def row(self, primitive: str, dtype: str | None = None) -> Row:
+        """The first instruction that serves *primitive* on *dtype*; a KernelError when none does."""
+        key = primitive, dtype
+        found = self._serving.get(key)
+        if found is None:
+            found = self._serving[key] = self._find(primitive, dtype)
+        return found
+
+    def serves(self, primitive: str, dtype: str | None = None) -> bool:
+        """Whether some instruction serves *primitive* on *dtype*."""
+        return any(_takes(row, dtype) for row in self.isa.serving(primitive))
+
+    def _find(self, primitive: str, dtype: str | None) -> Row:
+        for row in self.isa.serving(primitive):
+            if _takes(row, dtype):
+                return row
+        kind = f" on {dtype}" if dtype else ""
+        raise errors.KernelError("DSF-K001", f"{self.isa.name}: no instruction serves '{primitive}'{kind}")
+
+    def core_of(self, row: Row) -> str:
+        """The kind of core whose engine runs *row*."""
+        core = self.chip.engines[row.engine].core
+        return core if isinstance(core, str) else core[0]
+
+    def fastest(self, candidates: Iterable[Program]) -> Program:
+        """The program that the timing plane finishes first; the first one of equals."""
+        programs = list(candidates)
+        if not programs:
+            raise errors.KernelError("DSF-K003", f"{self.isa.name}: no tiling fits this chip's memories")
+        return min(programs, key=lambda p: self.timing(p).duration_fs)
+
+
+def _takes(row: Row, dtype: str | None) -> bool:
+    """Whether the sources of *row* (or its result, where it has none) take *dtype*."""
+    if dtype is None:
+        return True
+    roles = [role for _, role in (row.operands[1:] or row.operands[:1]) if role.dtypes != ("bool",)] or [row.operands[0][1]]
+    return all(not role.dtypes or dtype in role.dtypes for role in roles)

@@ -1,0 +1,785 @@
+"""Vector programs: tile an iteration space over cores, move tiles through on-chip memory twice buffered, compute on them.
+
+Every vector kernel of every chip is written against this module: it says which windows it takes and what happens to a
+tile (in primitives); tiling, edges, double buffering and the flags between engines are here, once. A tile is a matrix of
+rows and columns. Columns are the last dimension (whole, or in chunks where the kernel allows), rows the dimension
+before; further dimensions are blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from math import prod
+
+from attrs import define, evolve, frozen
+
+from dsf import errors
+from dsf.intent.tape import Window
+from dsf.isa import Affine, Builder, Operand, Program, Scratch
+from dsf.isa.program import affine, dtype_name, torch_dtype
+from dsf.kernels.target import Target
+
+__all__ = ["Lane", "Stream", "Tile", "declare", "reach", "vector_nests", "vector_phase", "vector_program"]
+
+PAD = 32  # elements: rows of a tile start on whole bursts of every number format
+LOADED, SWITCH, LAP = 0, 2, 3  # event ids; a loaded or stored slot has its own: 0 or 1
+
+
+@frozen
+class Stream:
+    """One operand of a vector kernel in main memory: its parameter's number, its role (in, out), its shape and strides,
+    and where it starts, in elements from the parameter's address. (The window's own offset is in that address.)"""
+
+    param: int
+    role: str
+    window: Window
+    offset: int = 0
+
+    @property
+    def reach(self) -> int:
+        """Bytes from the parameter's address to the end of the window's last element."""
+        return self.offset * self.window.dtype.itemsize + reach(self.window)
+
+
+@frozen
+class Tile:
+    """A matrix on chip: address (may alternate), rows and columns, allocated columns, dtype. One row or one column
+    stands for all (stride 0)."""
+
+    offset: Affine
+    rows: int
+    columns: int
+    pitch: int
+    dtype: str
+
+    def operand(self, builder: Builder, space: str, rows: int, columns: int) -> Operand:
+        """The tile as an operand of shape (rows, columns), broadcast where it has one row or column."""
+        row_stride = 0 if self.rows == 1 and rows > 1 else self.pitch
+        return builder.on(space, self.offset, (rows, columns), self.dtype, (row_stride, 0 if self.columns == 1 < columns else 1))
+
+
+@define(eq=False)
+class Lane:
+    """One block's compute: allocates tiles and emits primitives, ordering engines whenever the work changes engine."""
+
+    target: Target
+    builder: Builder
+    scratch: Scratch
+    inbound: str
+    outbound: str
+    entry: Affine | int = LOADED
+    slots: int = 1
+    slot: Affine | None = None
+    row: Affine = Affine()
+    first: str | None = None
+    current: str | None = None
+
+    @property
+    def space(self) -> str:
+        return self.scratch.memory.name
+
+    def tile(self, rows: int, columns: int, dtype: str) -> Tile:
+        """Room for a (rows, columns) matrix, once for every slot, so that storing one pass overlaps with the next."""
+        pitch = columns if rows == 1 or columns == 1 else -(-columns // PAD) * PAD
+        if columns == 1 and rows > 1:
+            pitch = 1
+        align = self.scratch.memory.alignment
+        nbytes = -(-rows * pitch * torch_dtype(dtype).itemsize // align) * align
+        base = self.scratch.take(nbytes * self.slots)
+        offset = affine(base) + self.slot * nbytes if self.slot is not None else affine(base)
+        return Tile(offset, rows, columns, pitch, dtype)
+
+    def op(self, primitive: str, dst: Tile, *sources: Tile, **scalars: float | int | Affine) -> Tile:
+        """dst = primitive(sources), broadcast to dst's shape (a reduction: to its source's rows)."""
+        working = sources[-1].dtype if sources else dst.dtype
+        row = self.target.row(primitive, None if primitive == "cast" else working)
+        self._enter(row.engine)
+        reduces = primitive.startswith("reduce.")
+        rows, columns = dst.rows, dst.columns
+        operands = [dst.operand(self.builder, self.space, rows, columns)]
+        for tile in sources:
+            operands.append(tile.operand(self.builder, self.space, rows, tile.columns if reduces else columns))
+        self.builder(row.name, *operands, **scalars)
+        return dst
+
+    def new(self, primitive: str, rows: int, columns: int, dtype: str, *sources: Tile, **scalars: float | int) -> Tile:
+        """A fresh tile = primitive(sources)."""
+        return self.op(primitive, self.tile(rows, columns, dtype), *sources, **scalars)
+
+    def cast(self, tile: Tile, dtype: str) -> Tile:
+        """The tile in *dtype*; itself if it has that dtype."""
+        return tile if tile.dtype == dtype else self.new("cast", tile.rows, tile.columns, dtype, tile)
+
+    def constant(self, value: float, dtype: str) -> Tile:
+        """A tile of one element."""
+        return self.new("fill", 1, 1, dtype, value=value)
+
+    def _enter(self, engine: str) -> None:
+        if self.current is None:
+            self.first = engine
+            self.builder.order(self.inbound, engine, self.entry)
+        elif engine != self.current:
+            self.builder.order(self.current, engine, SWITCH)
+        self.current = engine
+
+    def switch(self, engine: str) -> None:
+        """Go on with *engine*: where a loop closes, its next round must find the engine that it began with."""
+        self._enter(engine)
+
+    def leave(self, event: Affine | int) -> None:
+        """Let the outbound engine follow the compute."""
+        last = self.current or self.inbound
+        if last != self.outbound:
+            self.builder.order(last, self.outbound, event)
+        if self.first is not None and self.current is not None and self.first != self.current:
+            self.builder.order(self.current, self.first, LAP)
+
+
+Compute = Callable[[Lane, tuple[Tile, ...]], tuple[Tile, ...]]
+
+
+@frozen
+class Space:
+    """The joint iteration space of some streams: leading dimensions (size, stride of each stream) and columns."""
+
+    lead: tuple[tuple[int, tuple[int, ...]], ...]
+    columns: tuple[tuple[int, int], ...]
+
+    @property
+    def rows(self) -> tuple[int, tuple[int, ...]]:
+        return self.lead[-1] if self.lead else (1, (0,) * len(self.columns))
+
+    @property
+    def outer(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
+        return self.lead[:-1]
+
+
+def iteration_space(windows: Sequence[Window], whole_rows: bool, rows_apart: bool = False) -> Space:
+    """Merge dimensions that every window walks alike. All windows agree on all but the last dimension; with
+    *whole_rows* that one stands for itself, else they agree on it as well. *rows_apart*: the last leading dimension
+    is not merged, since the kernel wants to know its index."""
+    shape = windows[0].shape[: -1 if whole_rows else None]
+    dims: list[tuple[int, tuple[int, ...]]] = []
+    for axis, n in enumerate(shape):
+        strides = tuple(w.stride[axis] for w in windows)
+        apart = rows_apart and axis == len(shape) - 1
+        if n == 1 and not apart:
+            continue
+        if dims and not apart and all(s == t * n for s, t in zip(dims[-1][1], strides, strict=True)):
+            dims[-1] = dims[-1][0] * n, strides
+        else:
+            dims.append((n, strides))
+    if whole_rows:
+        columns = tuple((w.shape[-1], w.stride[-1]) if w.shape else (1, 0) for w in windows)
+        return Space(tuple(dims), columns)
+    n, strides = dims.pop() if dims else (1, (1,) * len(windows))
+    return Space(tuple(dims), tuple((n, s) for s in strides))
+
+
+def vector_program(
+    target: Target, name: str, streams: Sequence[Stream], compute: Compute, whole_rows: bool = False
+) -> Program:
+    """The program of one vector phase, its parameters being the streams' windows."""
+    b = target.builder(name)
+    declare(b, streams)
+    vector_phase(b, target, streams, compute, whole_rows)
+    return b.build()
+
+
+def declare(b: Builder, streams: Sequence[Stream]) -> None:
+    """Declare the parameters that *streams* name, each as long as its furthest stream reaches."""
+    for param in range(1 + max((s.param for s in streams), default=-1)):
+        own = [s for s in streams if s.param == param]
+        b.param(f"{own[0].role}{param}", own[0].role, max(s.reach for s in own))
+
+
+def vector_phase(
+    b: Builder, target: Target, streams: Sequence[Stream], compute: Compute, whole_rows: bool = False,
+    rows_apart: bool = False,
+) -> None:  # fmt: skip
+    """One phase on the vector cores: `vector_nests` alone."""
+    with b.phase(target.core_of(target.row("load"))):
+        vector_nests(b, target, streams, compute, whole_rows, rows_apart)
+
+
+def vector_nests(
+    b: Builder, target: Target, streams: Sequence[Stream], compute: Compute, whole_rows: bool = False,
+    rows_apart: bool = False,
+) -> None:  # fmt: skip
+    """Apply *compute* to tiles of the input streams and store its results to the output streams.
+
+    *whole_rows*: a tile has whole last dimensions (for reductions along them); else columns are cut as it suits.
+    The largest tile that fits twice is taken; the last resort is one row, once.
+    """
+    space = iteration_space([s.window for s in streams], whole_rows, rows_apart)
+    if any(n == 0 for n, _ in (*space.lead, *space.columns)):
+        return
+    budget, double = _first_budget(target, streams), True
+    while True:
+        rows, columns = _tile_shape(target, space, budget, whole_rows)
+        try:
+            with b.undone_on_error():
+                _Tiler(target, b, tuple(streams), compute, space, rows, columns, double).emit()
+            return
+        except errors.KernelError as error:
+            least = rows == 1 if whole_rows else rows * columns <= PAD
+            if error.code != "DSF-K002" or (least and not double):
+                raise
+            budget, double = (budget, False) if least else (budget // 2, True)
+
+
+def _first_budget(target: Target, streams: Sequence[Stream]) -> int:
+    """Elements of a tile to try first: what would fit if there were no temporaries."""
+    memory = scratch_of(target)
+    nbytes = sum(2 * s.window.dtype.itemsize for s in streams)
+    return max(PAD, target.chip.memories[memory].nbytes // max(nbytes, 1))
+
+
+def scratch_of(target: Target) -> str:
+    """The on-chip memory that the vector engine works on."""
+    return target.row("load").operands[0][1].spaces[0]
+
+
+def _tile_shape(target: Target, space: Space, budget: int, whole_rows: bool) -> tuple[int, int]:
+    """Rows and columns of a tile: within the budget, and no larger than what gives every core some work."""
+    cores = target.chip.cores[target.core_of(target.row("load"))].count
+    n_rows, n_columns = space.rows[0], max(n for n, _ in space.columns)
+    total = n_rows * n_columns * prod(n for n, _ in space.outer)
+    fair = max(PAD * PAD, -(-total // cores))
+    if whole_rows:
+        return max(1, min(n_rows, min(budget, fair) // n_columns)), n_columns
+    budget = min(budget, fair)
+    limit = int(target.chip.limits.get("vector_row_elements", budget))
+    columns = min(n_columns, budget, limit)
+    if columns < n_columns and columns > PAD:
+        columns = columns // PAD * PAD
+    return max(1, min(n_rows, budget // columns)), columns
+
+
+@define(eq=False)
+class _Tiler:
+    target: Target
+    builder: Builder
+    streams: tuple[Stream, ...]
+    compute: Compute
+    space: Space
+    rows: int
+    columns: int
+    double: bool
+
+    @property
+    def width(self) -> int:
+        """Columns of the widest stream."""
+        return max(n for n, _ in self.space.columns)
+
+    def emit(self) -> None:
+        for rows in _classes(self.space.rows[0], self.rows, self._blocks()):
+            for columns in _chunks(self.width, self.columns):
+                self._nest(rows, columns)
+
+    def _blocks(self) -> int:
+        """Blocks to cut a column of tiles into: one for each core that the outer dimensions leave idle."""
+        cores = self.target.chip.cores[self.target.core_of(self.target.row("load"))].count
+        outer = prod(n for n, _ in self.space.outer)
+        chunks = -(-self.width // self.columns)
+        return max(1, -(-cores // (outer * chunks)))
+
+    def _nest(self, rows: _Class, columns: _Class) -> None:
+        counts = {f"l{d}": n for d, (n, _) in enumerate(self.space.outer)}
+        with self.builder.nest(**counts, i=rows.blocks, j=columns.blocks) as variables:
+            *outer, i, j = variables
+            start = [outer[d] * 1 for d in range(len(outer))]
+            self._block(rows, columns, start, i, j)
+
+    def _block(self, rows: _Class, columns: _Class, outer: list[Affine], i: Affine, j: Affine) -> None:
+        b, t = self.builder, self.target
+        load, store = t.row("load"), t.row("store")
+        lane = Lane(t, b, Scratch(t.chip, scratch_of(t)), load.engine, store.engine)
+        at = _Place(outer, i * (rows.laps * rows.size) + rows.start, j * columns.size + columns.start)
+        slots = 2 if rows.laps > 1 and self.double else 1
+        fixed = {k: self._load(lane, k, at, rows, columns) for k in self._hoisted(rows)}
+        for slot in range(slots):
+            b.set_flag(store.engine, load.engine, slot)
+        with b.loop(rows.laps) as lap:
+            lane.slots, lane.slot, lane.row = slots, lap % 2 if slots > 1 else None, at.row + lap * rows.size
+            event: Affine | int = lane.slot if lane.slot is not None else 0
+            b.wait_flag(store.engine, load.engine, event)
+            self._pass(lane, evolve(at, row=lane.row), rows, columns, event, fixed)
+            b.set_flag(store.engine, load.engine, event)
+        for slot in range(slots):
+            b.wait_flag(store.engine, load.engine, slot)
+
+    def _hoisted(self, rows: _Class) -> list[int]:
+        """Inputs that do not change from lap to lap are loaded once per block."""
+        if rows.laps == 1:
+            return []
+        strides = self.space.rows[1]
+        return [k for k, s in enumerate(self.streams) if s.role == "in" and strides[k] == 0]
+
+    def _pass(
+        self, lane: Lane, at: _Place, rows: _Class, columns: _Class, event: Affine | int, fixed: dict[int, Tile]
+    ) -> None:
+        inputs = tuple(
+            fixed[k] if k in fixed else self._load(lane, k, at, rows, columns)
+            for k, s in enumerate(self.streams) if s.role == "in"
+        )  # fmt: skip
+        lane.entry = event
+        results = self.compute(lane, inputs)
+        outs = [self._window(k, at, rows, columns) for k, s in enumerate(self.streams) if s.role == "out"]
+        stored = [_settled(lane, tile, window) for tile, window in zip(results, outs, strict=True)]
+        lane.leave(event)
+        for tile, window in zip(stored, outs, strict=True):
+            lane.builder(self.target.row("store").name, window, tile.operand(lane.builder, lane.space, *window.shape))
+
+    def _load(self, lane: Lane, k: int, at: _Place, rows: _Class, columns: _Class) -> Tile:
+        window = self._window(k, at, rows, columns)
+        tile = lane.tile(*window.shape, window.dtype)
+        lane.builder(self.target.row("load").name, tile.operand(lane.builder, lane.space, *window.shape), window)
+        return tile
+
+    def _window(self, k: int, at: _Place, rows: _Class, columns: _Class) -> Operand:
+        """Stream *k*'s part of the tile, in main memory; a broadcast dimension has size 1."""
+        stream = self.streams[k]
+        row_stride = self.space.rows[1][k]
+        own, column_stride = self.space.columns[k]
+        cut = own == self.width
+        width = min(columns.size, own) if cut else own
+        item = stream.window.dtype.itemsize
+        offset = at.row * (row_stride * item) + stream.offset * item
+        if cut:
+            offset = offset + at.column * (column_stride * item)
+        for variable, (_, strides) in zip(at.outer, self.space.outer, strict=True):
+            offset = offset + variable * (strides[k] * item)
+        shape = (1 if row_stride == 0 else rows.size, 1 if column_stride == 0 else width)
+        return self.builder.gm(
+            stream.param, _tidy(offset), shape, dtype_name(stream.window.dtype), (row_stride, column_stride or 1)
+        )
+
+
+def _settled(lane: Lane, tile: Tile, window: Operand) -> Tile:
+    """A result as it is stored: in the window's shape and dtype."""
+    if (tile.rows, tile.columns, tile.dtype) == (*window.shape, window.dtype):
+        return tile
+    return lane.new("cast", window.shape[0], window.shape[1], window.dtype, tile)
+
+
+@frozen
+class _Place:
+    outer: list[Affine]
+    row: Affine
+    column: Affine
+
+
+@frozen
+class _Class:
+    """Tiles of one size along one axis: blocks of *laps* tiles of *size*, from *start* on."""
+
+    start: int
+    size: int
+    blocks: int
+    laps: int
+
+
+def _classes(n: int, size: int, blocks: int) -> Iterator[_Class]:
+    """Cut *n* rows: blocks of equally many whole tiles, a block of those left over, and the ragged end."""
+    tiles = n // size
+    laps = max(1, tiles // blocks)
+    full = tiles // laps
+    if full:
+        yield _Class(0, size, full, laps)
+    if tiles > full * laps:
+        yield _Class(full * laps * size, size, 1, tiles - full * laps)
+    if n > tiles * size:
+        yield _Class(tiles * size, n - tiles * size, 1, 1)
+
+
+def _chunks(n: int, size: int) -> Iterator[_Class]:
+    if n // size:
+        yield _Class(0, size, n // size, 1)
+    if n % size:
+        yield _Class(n // size * size, n % size, 1, 1)
+
+
+def _tidy(offset: Affine) -> Affine:
+    return Affine(offset.const, tuple(t for t in offset.terms if t.step))
+
+
+def reach(self) -> int:
+        """Bytes from the parameter's address to the end of the window's last element."""
+        return self.offset * self.window.dtype.itemsize + reach(self.window)
+
+
+@frozen
+class Tile:
+    """A matrix on chip: address (may alternate), rows and columns, allocated columns, dtype. One row or one column
+    stands for all (stride 0)."""
+
+    offset: Affine
+    rows: int
+    columns: int
+    pitch: int
+    dtype: str
+
+    def operand(self, builder: Builder, space: str, rows: int, columns: int) -> Operand:
+        """The tile as an operand of shape (rows, columns), broadcast where it has one row or column."""
+        row_stride = 0 if self.rows == 1 and rows > 1 else self.pitch
+        return builder.on(space, self.offset, (rows, columns), self.dtype, (row_stride, 0 if self.columns == 1 < columns else 1))
+
+
+@define(eq=False)
+class Lane:
+    """One block's compute: allocates tiles and emits primitives, ordering engines whenever the work changes engine."""
+
+    target: Target
+    builder: Builder
+    scratch: Scratch
+    inbound: str
+    outbound: str
+    entry: Affine | int = LOADED
+    slots: int = 1
+    slot: Affine | None = None
+    row: Affine = Affine()
+    first: str | None = None
+    current: str | None = None
+
+    @property
+    def space(self) -> str:
+        return self.scratch.memory.name
+
+    def tile(self, rows: int, columns: int, dtype: str) -> Tile:
+        """Room for a (rows, columns) matrix, once for every slot, so that storing one pass overlaps with the next."""
+        pitch = columns if rows == 1 or columns == 1 else -(-columns // PAD) * PAD
+        if columns == 1 and rows > 1:
+            pitch = 1
+        align = self.scratch.memory.alignment
+        nbytes = -(-rows * pitch * torch_dtype(dtype).itemsize // align) * align
+        base = self.scratch.take(nbytes * self.slots)
+        offset = affine(base) + self.slot * nbytes if self.slot is not None else affine(base)
+        return Tile(offset, rows, columns, pitch, dtype)
+
+    def op(self, primitive: str, dst: Tile, *sources: Tile, **scalars: float | int | Affine) -> Tile:
+        """dst = primitive(sources), broadcast to dst's shape (a reduction: to its source's rows)."""
+        working = sources[-1].dtype if sources else dst.dtype
+        row = self.target.row(primitive, None if primitive == "cast" else working)
+        self._enter(row.engine)
+        reduces = primitive.startswith("reduce.")
+        rows, columns = dst.rows, dst.columns
+        operands = [dst.operand(self.builder, self.space, rows, columns)]
+        for tile in sources:
+            operands.append(tile.operand(self.builder, self.space, rows, tile.columns if reduces else columns))
+        self.builder(row.name, *operands, **scalars)
+        return dst
+
+    def new(self, primitive: str, rows: int, columns: int, dtype: str, *sources: Tile, **scalars: float | int) -> Tile:
+        """A fresh tile = primitive(sources)."""
+        return self.op(primitive, self.tile(rows, columns, dtype), *sources, **scalars)
+
+    def cast(self, tile: Tile, dtype: str) -> Tile:
+        """The tile in *dtype*; itself if it has that dtype."""
+        return tile if tile.dtype == dtype else self.new("cast", tile.rows, tile.columns, dtype, tile)
+
+    def constant(self, value: float, dtype: str) -> Tile:
+        """A tile of one element."""
+        return self.new("fill", 1, 1, dtype, value=value)
+
+    def _enter(self, engine: str) -> None:
+        if self.current is None:
+            self.first = engine
+            self.builder.order(self.inbound, engine, self.entry)
+        elif engine != self.current:
+            self.builder.order(self.current, engine, SWITCH)
+        self.current = engine
+
+    def switch(self, engine: str) -> None:
+        """Go on with *engine*: where a loop closes, its next round must find the engine that it began with."""
+        self._enter(engine)
+
+    def leave(self, event: Affine | int) -> None:
+        """Let the outbound engine follow the compute."""
+        last = self.current or self.inbound
+        if last != self.outbound:
+            self.builder.order(last, self.outbound, event)
+        if self.first is not None and self.current is not None and self.first != self.current:
+            self.builder.order(self.current, self.first, LAP)
+
+
+Compute = Callable[[Lane, tuple[Tile, ...]], tuple[Tile, ...]]
+
+
+@frozen
+class Space:
+    """The joint iteration space of some streams: leading dimensions (size, stride of each stream) and columns."""
+
+    lead: tuple[tuple[int, tuple[int, ...]], ...]
+    columns: tuple[tuple[int, int], ...]
+
+    @property
+    def rows(self) -> tuple[int, tuple[int, ...]]:
+        return self.lead[-1] if self.lead else (1, (0,) * len(self.columns))
+
+    @property
+    def outer(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
+        return self.lead[:-1]
+
+
+def iteration_space(windows: Sequence[Window], whole_rows: bool, rows_apart: bool = False) -> Space:
+    """Merge dimensions that every window walks alike. All windows agree on all but the last dimension; with
+    *whole_rows* that one stands for itself, else they agree on it as well. *rows_apart*: the last leading dimension
+    is not merged, since the kernel wants to know its index."""
+    shape = windows[0].shape[: -1 if whole_rows else None]
+    dims: list[tuple[int, tuple[int, ...]]] = []
+    for axis, n in enumerate(shape):
+        strides = tuple(w.stride[axis] for w in windows)
+        apart = rows_apart and axis == len(shape) - 1
+        if n == 1 and not apart:
+            continue
+        if dims and not apart and all(s == t * n for s, t in zip(dims[-1][1], strides, strict=True)):
+            dims[-1] = dims[-1][0] * n, strides
+        else:
+            dims.append((n, strides))
+    if whole_rows:
+        columns = tuple((w.shape[-1], w.stride[-1]) if w.shape else (1, 0) for w in windows)
+        return Space(tuple(dims), columns)
+    n, strides = dims.pop() if dims else (1, (1,) * len(windows))
+    return Space(tuple(dims), tuple((n, s) for s in strides))
+
+
+def vector_program(
+    target: Target, name: str, streams: Sequence[Stream], compute: Compute, whole_rows: bool = False
+) -> Program:
+    """The program of one vector phase, its parameters being the streams' windows."""
+    b = target.builder(name)
+    declare(b, streams)
+    vector_phase(b, target, streams, compute, whole_rows)
+    return b.build()
+
+
+def declare(b: Builder, streams: Sequence[Stream]) -> None:
+    """Declare the parameters that *streams* name, each as long as its furthest stream reaches."""
+    for param in range(1 + max((s.param for s in streams), default=-1)):
+        own = [s for s in streams if s.param == param]
+        b.param(f"{own[0].role}{param}", own[0].role, max(s.reach for s in own))
+
+
+def vector_phase(
+    b: Builder, target: Target, streams: Sequence[Stream], compute: Compute, whole_rows: bool = False,
+    rows_apart: bool = False,
+) -> None:  # fmt: skip
+    """One phase on the vector cores: `vector_nests` alone."""
+    with b.phase(target.core_of(target.row("load"))):
+        vector_nests(b, target, streams, compute, whole_rows, rows_apart)
+
+
+def vector_nests(
+    b: Builder, target: Target, streams: Sequence[Stream], compute: Compute, whole_rows: bool = False,
+    rows_apart: bool = False,
+) -> None:  # fmt: skip
+    """Apply *compute* to tiles of the input streams and store its results to the output streams.
+
+    *whole_rows*: a tile has whole last dimensions (for reductions along them); else columns are cut as it suits.
+    The largest tile that fits twice is taken; the last resort is one row, once.
+    """
+    space = iteration_space([s.window for s in streams], whole_rows, rows_apart)
+    if any(n == 0 for n, _ in (*space.lead, *space.columns)):
+        return
+    budget, double = _first_budget(target, streams), True
+    while True:
+        rows, columns = _tile_shape(target, space, budget, whole_rows)
+        try:
+            with b.undone_on_error():
+                _Tiler(target, b, tuple(streams), compute, space, rows, columns, double).emit()
+            return
+        except errors.KernelError as error:
+            least = rows == 1 if whole_rows else rows * columns <= PAD
+            if error.code != "DSF-K002" or (least and not double):
+                raise
+            budget, double = (budget, False) if least else (budget // 2, True)
+
+
+def _first_budget(target: Target, streams: Sequence[Stream]) -> int:
+    """Elements of a tile to try first: what would fit if there were no temporaries."""
+    memory = scratch_of(target)
+    nbytes = sum(2 * s.window.dtype.itemsize for s in streams)
+    return max(PAD, target.chip.memories[memory].nbytes // max(nbytes, 1))
+
+
+def scratch_of(target: Target) -> str:
+    """The on-chip memory that the vector engine works on."""
+    return target.row("load").operands[0][1].spaces[0]
+
+
+def _tile_shape(target: Target, space: Space, budget: int, whole_rows: bool) -> tuple[int, int]:
+    """Rows and columns of a tile: within the budget, and no larger than what gives every core some work."""
+    cores = target.chip.cores[target.core_of(target.row("load"))].count
+    n_rows, n_columns = space.rows[0], max(n for n, _ in space.columns)
+    total = n_rows * n_columns * prod(n for n, _ in space.outer)
+    fair = max(PAD * PAD, -(-total // cores))
+    if whole_rows:
+        return max(1, min(n_rows, min(budget, fair) // n_columns)), n_columns
+    budget = min(budget, fair)
+    limit = int(target.chip.limits.get("vector_row_elements", budget))
+    columns = min(n_columns, budget, limit)
+    if columns < n_columns and columns > PAD:
+        columns = columns // PAD * PAD
+    return max(1, min(n_rows, budget // columns)), columns
+
+
+@define(eq=False)
+class _Tiler:
+    target: Target
+    builder: Builder
+    streams: tuple[Stream, ...]
+    compute: Compute
+    space: Space
+    rows: int
+    columns: int
+    double: bool
+
+    @property
+    def width(self) -> int:
+        """Columns of the widest stream."""
+        return max(n for n, _ in self.space.columns)
+
+    def emit(self) -> None:
+        for rows in _classes(self.space.rows[0], self.rows, self._blocks()):
+            for columns in _chunks(self.width, self.columns):
+                self._nest(rows, columns)
+
+    def _blocks(self) -> int:
+        """Blocks to cut a column of tiles into: one for each core that the outer dimensions leave idle."""
+        cores = self.target.chip.cores[self.target.core_of(self.target.row("load"))].count
+        outer = prod(n for n, _ in self.space.outer)
+        chunks = -(-self.width // self.columns)
+        return max(1, -(-cores // (outer * chunks)))
+
+    def _nest(self, rows: _Class, columns: _Class) -> None:
+        counts = {f"l{d}": n for d, (n, _) in enumerate(self.space.outer)}
+        with self.builder.nest(**counts, i=rows.blocks, j=columns.blocks) as variables:
+            *outer, i, j = variables
+            start = [outer[d] * 1 for d in range(len(outer))]
+            self._block(rows, columns, start, i, j)
+
+    def _block(self, rows: _Class, columns: _Class, outer: list[Affine], i: Affine, j: Affine) -> None:
+        b, t = self.builder, self.target
+        load, store = t.row("load"), t.row("store")
+        lane = Lane(t, b, Scratch(t.chip, scratch_of(t)), load.engine, store.engine)
+        at = _Place(outer, i * (rows.laps * rows.size) + rows.start, j * columns.size + columns.start)
+        slots = 2 if rows.laps > 1 and self.double else 1
+        fixed = {k: self._load(lane, k, at, rows, columns) for k in self._hoisted(rows)}
+        for slot in range(slots):
+            b.set_flag(store.engine, load.engine, slot)
+        with b.loop(rows.laps) as lap:
+            lane.slots, lane.slot, lane.row = slots, lap % 2 if slots > 1 else None, at.row + lap * rows.size
+            event: Affine | int = lane.slot if lane.slot is not None else 0
+            b.wait_flag(store.engine, load.engine, event)
+            self._pass(lane, evolve(at, row=lane.row), rows, columns, event, fixed)
+            b.set_flag(store.engine, load.engine, event)
+        for slot in range(slots):
+            b.wait_flag(store.engine, load.engine, slot)
+
+    def _hoisted(self, rows: _Class) -> list[int]:
+        """Inputs that do not change from lap to lap are loaded once per block."""
+        if rows.laps == 1:
+            return []
+        strides = self.space.rows[1]
+        return [k for k, s in enumerate(self.streams) if s.role == "in" and strides[k] == 0]
+
+    def _pass(
+        self, lane: Lane, at: _Place, rows: _Class, columns: _Class, event: Affine | int, fixed: dict[int, Tile]
+    ) -> None:
+        inputs = tuple(
+            fixed[k] if k in fixed else self._load(lane, k, at, rows, columns)
+            for k, s in enumerate(self.streams) if s.role == "in"
+        )  # fmt: skip
+        lane.entry = event
+        results = self.compute(lane, inputs)
+        outs = [self._window(k, at, rows, columns) for k, s in enumerate(self.streams) if s.role == "out"]
+        stored = [_settled(lane, tile, window) for tile, window in zip(results, outs, strict=True)]
+        lane.leave(event)
+        for tile, window in zip(stored, outs, strict=True):
+            lane.builder(self.target.row("store").name, window, tile.operand(lane.builder, lane.space, *window.shape))
+
+    def _load(self, lane: Lane, k: int, at: _Place, rows: _Class, columns: _Class) -> Tile:
+        window = self._window(k, at, rows, columns)
+        tile = lane.tile(*window.shape, window.dtype)
+        lane.builder(self.target.row("load").name, tile.operand(lane.builder, lane.space, *window.shape), window)
+        return tile
+
+    def _window(self, k: int, at: _Place, rows: _Class, columns: _Class) -> Operand:
+        """Stream *k*'s part of the tile, in main memory; a broadcast dimension has size 1."""
+        stream = self.streams[k]
+        row_stride = self.space.rows[1][k]
+        own, column_stride = self.space.columns[k]
+        cut = own == self.width
+        width = min(columns.size, own) if cut else own
+        item = stream.window.dtype.itemsize
+        offset = at.row * (row_stride * item) + stream.offset * item
+        if cut:
+            offset = offset + at.column * (column_stride * item)
+        for variable, (_, strides) in zip(at.outer, self.space.outer, strict=True):
+            offset = offset + variable * (strides[k] * item)
+        shape = (1 if row_stride == 0 else rows.size, 1 if column_stride == 0 else width)
+        return self.builder.gm(
+            stream.param, _tidy(offset), shape, dtype_name(stream.window.dtype), (row_stride, column_stride or 1)
+        )
+
+
+def _settled(lane: Lane, tile: Tile, window: Operand) -> Tile:
+    """A result as it is stored: in the window's shape and dtype."""
+    if (tile.rows, tile.columns, tile.dtype) == (*window.shape, window.dtype):
+        return tile
+    return lane.new("cast", window.shape[0], window.shape[1], window.dtype, tile)
+
+
+@frozen
+class _Place:
+    outer: list[Affine]
+    row: Affine
+    column: Affine
+
+
+@frozen
+class _Class:
+    """Tiles of one size along one axis: blocks of *laps* tiles of *size*, from *start* on."""
+
+    start: int
+    size: int
+    blocks: int
+    laps: int
+
+
+def _classes(n: int, size: int, blocks: int) -> Iterator[_Class]:
+    """Cut *n* rows: blocks of equally many whole tiles, a block of those left over, and the ragged end."""
+    tiles = n // size
+    laps = max(1, tiles // blocks)
+    full = tiles // laps
+    if full:
+        yield _Class(0, size, full, laps)
+    if tiles > full * laps:
+        yield _Class(full * laps * size, size, 1, tiles - full * laps)
+    if n > tiles * size:
+        yield _Class(tiles * size, n - tiles * size, 1, 1)
+
+
+def _chunks(n: int, size: int) -> Iterator[_Class]:
+    if n // size:
+        yield _Class(0, size, n // size, 1)
+    if n % size:
+        yield _Class(n // size * size, n % size, 1, 1)
+
+
+def _tidy(offset: Affine) -> Affine:
+    return Affine(offset.const, tuple(t for t in offset.terms if t.step))
+
+
+def _parameters(streams: Sequence[Stream]) -> list[tuple[str, str, int]]:
+    """One parameter per stream, as long as the stream's window reaches."""
+    return [(f"{s.role}{k}", s.role, reach(s.window)) for k, s in enumerate(streams)]
+
+
+def reach(window: Window) -> int:
+    """Bytes from a window's first element to the end of its last."""
+    if 0 in window.shape:
+        return 0
+    last = sum((n - 1) * s for n, s in zip(window.shape, window.stride, strict=True))
+    return (last + 1) * window.dtype.itemsize

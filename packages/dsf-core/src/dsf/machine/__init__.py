@@ -1,0 +1,1 @@
+"""What happens when a program runs: numbers, time, and the memory they live in."""

@@ -1,0 +1,34 @@
+"""Simulated time, in integer femtoseconds. One timeline per cluster; nothing else keeps time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heappop, heappush
+from itertools import count
+
+__all__ = ["Timeline"]
+
+
+class Timeline:
+    """Actions in order of time; ties break by order of arrival, so that a run repeats exactly."""
+
+    def __init__(self) -> None:
+        self.now_fs = 0
+        self._queue: list[tuple[int, int, Callable[[], None]]] = []
+        self._order = count()
+
+    def at(self, time_fs: int, action: Callable[[], None]) -> None:
+        """Do *action* at *time_fs*."""
+        heappush(self._queue, (time_fs, next(self._order), action))
+
+    def advance(self, time_fs: int) -> None:
+        """Do everything that is due up to *time_fs*, which is then the present."""
+        while self._queue and self._queue[0][0] <= time_fs:
+            self.now_fs, _, action = heappop(self._queue)
+            action()
+        self.now_fs = max(self.now_fs, time_fs)
+
+    def run(self) -> None:
+        """Do everything that is due."""
+        while self._queue:
+            self.advance(self._queue[0][0])
