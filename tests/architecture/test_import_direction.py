@@ -10,11 +10,14 @@ import pytest
 
 ORDER = (
     "errors", "units", "hdl", "numerics", "isa", "machine", "intent", "layout", "memory", "kernels", "comm",
-    "plugins", "generic", "report", "pipeline", "survey", "check", "serving", "device",
+    "plugins", "generic", "report", "segments", "ledger", "pipeline", "survey", "check", "serving", "device",
     "",  # dsf itself: enable, disable, report
     "models", "deploy", "testing", "cli",
 )  # fmt: skip
 RANK = {name: rank for rank, name in enumerate(ORDER)}
+ALLOWED = {
+    ("plugins", "generic"),  # generic is a plugin itself; the registry registers it, as it registers a vendor's
+}
 VENDORS_MAY_USE = RANK["plugins"]
 
 
@@ -61,7 +64,7 @@ def _complaint(importer: tuple[str, ...], target: tuple[str, ...], vendors: set[
     own = _place(importer)
     if own not in RANK:
         return f"{said}, but is itself not in the order: give it a place there"
-    if own != place and RANK[own] <= RANK[place]:
+    if own != place and RANK[own] <= RANK[place] and (own, place) not in ALLOWED:
         return f"{said}, which is not before it"
     return None
 
@@ -69,7 +72,7 @@ def _complaint(importer: tuple[str, ...], target: tuple[str, ...], vendors: set[
 def _place(module: tuple[str, ...]) -> str:
     """The first name below dsf; a name of dsf's own (`from dsf import enable`) is dsf's."""
     name = module[1] if len(module) > 1 else ""
-    return "" if name in ("enable", "disable", "report") else name
+    return "" if name in ("enable", "disable") else name
 
 
 def test_every_import_goes_backwards_in_the_order(sources: list[Path]) -> None:

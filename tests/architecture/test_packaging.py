@@ -60,4 +60,4 @@ def test_a_wheel_lists_its_chips_outside_the_checkout(root: Path, installed: Pat
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     listed = {chip["name"] for chip in json.loads(done.stdout)["chips"]}
-    assert listed == {file.stem for file in root.glob("hdl/*.json")} != set()
+    assert listed >= {file.stem for file in root.glob("hdl/*.json")} >= {"ascend-910b2", "acme-x1"}

@@ -50,3 +50,10 @@ def test_every_model_is_documented_with_the_command_that_installs_it(page: str) 
 def test_every_exit_status_is_documented(page: str) -> None:
     statuses = {cli.FINE, cli.FOUND, cli.WRONG_CALL, cli.OUR_FAULT, cli.STOPPED}
     assert {int(status) for status in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)} == statuses
+
+
+def test_every_environment_variable_is_documented_and_no_other() -> None:
+    sources = [path.read_text("utf-8") for path in ROOT.glob("packages/*/src/**/*.py")]
+    used = {name for text in sources for name in re.findall(r"\bDSF_[A-Z_]+\b", text)}
+    page = (ROOT / "docs/reference/environment.md").read_text("utf-8")
+    assert set(re.findall(r"^\| `(DSF_[A-Z_]+)` \|", page, re.MULTILINE)) == used

@@ -6,33 +6,33 @@ from typing import Any
 
 from attrs import frozen
 
-from dsf import errors, hdl, plugins, units
+from dsf import errors, hdl, units
+from dsf.plugins import Registry
 
 __all__ = ["Chips", "Line", "survey"]
 
 
 @frozen
 class Line:
-    """One chip. *runs_on* is its vendor's plugin or `generic`; *problem* is None for a chip that can be enabled.
+    """One chip. *runs_on* is its vendor's plugin or `generic`, *peak_flops* of the matrix engines in *dtype*.
 
-    *note* is what a user should know all the same, such as why the vendor's own plugin does not answer.
+    A chip that cannot be enabled has the reason as its *problem*, and no numbers.
     """
 
     name: str
     title: str
     vendor: str
-    runs_on: str
-    device: str | None
-    nbytes: int | None
-    dtype: str | None
-    peak_flops: int | None
-    peak_origin: str | None
+    runs_on: str | None = None
+    device: str | None = None
+    nbytes: int | None = None
+    dtype: str | None = None
+    peak_flops: int | None = None
+    peak_origin: str | None = None
     problem: str | None = None
-    note: str | None = None
 
     @property
     def status(self) -> str:
-        return self.problem or self.note or "ready"
+        return self.problem or "ready"
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -64,39 +64,38 @@ class Chips:
         return {"chips": [line.to_json() for line in self.lines]}
 
 
-def survey() -> Chips:
+def survey(registry: Registry) -> Chips:
     """Every chip of the catalogue, read and asked for its plugin, in the order of names."""
-    extra = plugins.hdl_files()
-    return Chips(tuple(_line(entry, extra) for entry in hdl.catalogue(extra)))
+    folders = registry.hdl_folders()
+    return Chips(tuple(_line(entry, folders, registry) for entry in hdl.catalogue(folders)))
 
 
-def _line(entry: hdl.Entry, extra: tuple[str, ...]) -> Line:
+def _line(entry: hdl.Entry, folders: tuple[str, ...], registry: Registry) -> Line:
+    if entry.problem is not None:
+        return _unusable(entry, entry.problem)
     try:
-        chip = hdl.load(entry.name, extra) if entry.problem is None else None
-    except errors.HdlError as error:
+        chip = hdl.load(entry.name, folders)
+        return _usable(chip, registry.view(chip).plugin)
+    except (errors.HdlError, errors.PluginError) as error:
         return _unusable(entry, error.sentence)
-    return _usable(chip) if chip else _unusable(entry, entry.problem or "")
 
 
 def _unusable(entry: hdl.Entry, problem: str) -> Line:
-    return Line(entry.name, entry.title, entry.vendor, "", None, None, None, None, None, problem=problem)
+    return Line(entry.name, entry.title, entry.vendor, problem=problem)
 
 
-def _usable(chip: hdl.Chip) -> Line:
-    answer = plugins.answer(chip.vendor)
+def _usable(chip: hdl.Chip, runs_on: str) -> Line:
     dtype = chip.numerics.preferred
     return Line(
         name=chip.name,
         title=chip.title,
         vendor=chip.vendor,
-        runs_on=answer.runs_on,
+        runs_on=runs_on,
         device=chip.device,
         nbytes=chip.main_memory.nbytes,
         dtype=dtype,
         peak_flops=chip.peak_flops(dtype),
         peak_origin=_peak_origin(chip, dtype),
-        note=answer.note,
-        problem=answer.problem,
     )
 
 

@@ -9,51 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from attrs import frozen
+from attrs import evolve, frozen
 
+from dsf import errors
 from dsf.isa import Affine, Builder, Operand
 from dsf.isa.program import affine, torch_dtype
+from dsf.kernels.contraction import Product, Side
 from dsf.kernels.target import Target
 
-__all__ = ["Batch", "Product", "Side", "Tiling", "emit_product", "tilings"]
+__all__ = ["Tiling", "best_tiling", "emit_product", "tilings"]
 
 FREE, READY = 0, 0  # event ids; each buffer half has its own: + 0 or + 1
 FRACTAL = 16
-
-
-@frozen
-class Side:
-    """A matrix operand in main memory. *row* and *column* are strides in elements of the (M, K) or (K, N) matrix (of
-    the result: (M, N)), one of which is 1."""
-
-    param: int
-    row: int
-    column: int
-    dtype: str
-
-
-@frozen
-class Batch:
-    """One batch dimension: how often, and the step of a, b and the result in elements."""
-
-    count: int
-    a: int
-    b: int
-    out: int
-
-
-@frozen
-class Product:
-    """out (m, n) = a (m, k) @ b (k, n) (+ bias (n)), for every combination of the batch dimensions."""
-
-    m: int
-    n: int
-    k: int
-    a: Side
-    b: Side
-    out: Side
-    batch: tuple[Batch, ...] = ()
-    bias: Side | None = None
 
 
 @frozen
@@ -82,11 +49,49 @@ def tilings(target: Target, product: Product) -> Iterator[Tiling]:
             yield Tiling(m, n, k0, min(max(k1, k0), _up(product.k, k0)))
 
 
+def best_tiling(target: Target, product: Product) -> Tiling:
+    """The tiling that the timing plane finishes first for *product*, of all that fit. Long n and k are rounded up to
+    whole buckets for this, so that a growing KV cache asks anew once per bucket and not at every step."""
+    asked = evolve(product, n=_bucket(product.n), k=_bucket(product.k))
+    known = target.memory.get(asked)
+    if known is None:
+        candidates = list(tilings(target, asked))
+        if not candidates:
+            raise errors.KernelError("DSF-K003", f"{target.isa.name}: no tiling of {asked} fits this chip's memories")
+        known = target.memory[asked] = min(candidates, key=lambda t: _duration(target, asked, t))
+    return Tiling(
+        min(known.m, product.m), min(known.n, product.n), min(known.k0, _up(product.k, FRACTAL)),
+        min(known.k1, _up(product.k, known.k0)),
+    )  # fmt: skip
+
+
+BUCKET = 128
+
+
+def _bucket(size: int) -> int:
+    return size if size <= BUCKET else _up(size, BUCKET)
+
+
+def _duration(target: Target, product: Product, tiling: Tiling) -> int:
+    """Predicted time of the product alone, its operands as long as they may be (the verdict depends on shapes only)."""
+    b = target.builder("tiling")
+    span = target.chip.main_memory.nbytes
+    for param in range(1 + max(side.param for side in (product.a, product.b, product.out))):
+        b.param(f"p{param}", "inout", span)
+    emit_tiled(b, product, tiling)
+    return target.timing(b.build()).duration_fs
+
+
 def _up(value: int, step: int) -> int:
     return -(-value // step) * step
 
 
-def emit_product(b: Builder, product: Product, tiling: Tiling) -> None:
+def emit_product(b: Builder, target: Target, product: Product) -> None:
+    """Emit one phase that computes *product* in the best tiling."""
+    emit_tiled(b, product, best_tiling(target, product))
+
+
+def emit_tiled(b: Builder, product: Product, tiling: Tiling) -> None:
     """Emit one phase that computes *product*: a nest for the inner tiles and one for each ragged edge."""
     with b.phase("AIC"):
         for m0, m, rows in _cut(product.m, tiling.m):

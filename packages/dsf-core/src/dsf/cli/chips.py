@@ -25,6 +25,7 @@ def chips() -> Chips:
       dsf-cli chips --json
       DSF_HDL_PATH=~/my-chips dsf-cli chips
     """
+    from dsf.plugins import registry
     from dsf.survey import survey
 
-    return survey()
+    return survey(registry())

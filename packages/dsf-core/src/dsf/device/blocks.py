@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from dsf.device import handles
 
-__all__ = ["BASE", "Block", "block_of", "new", "poison", "table"]
+__all__ = ["BASE", "Block", "at", "forget", "heal", "new", "poison", "table"]
 
 BASE = 0x5000_0000_0000  # first virtual address: outside what a host process maps
 PAGE = 512
@@ -26,7 +28,7 @@ class Block:
     *uploaded* says that its bytes came from the host and nothing wrote them since.
     """
 
-    __slots__ = ("address", "alive", "error", "key", "nbytes", "physical", "uploaded", "written")
+    __slots__ = ("address", "alive", "error", "key", "nbytes", "physical", "ref", "uploaded", "written")
 
     def __init__(self, nbytes: int, written: int) -> None:
         global _cursor
@@ -36,10 +38,11 @@ class Block:
         self.physical: int | None = None
         self.uploaded, self.alive, self.key = False, True, 0
         self.error: BaseException | None = None
+        self.ref: Any = None
 
-    def die(self) -> None:
-        """Called by torch in whatever thread drops the last tensor: touch only what the interpreter's lock guards."""
-        self.alive = False
+    def die(self, ref: Any) -> None:
+        """Called in whatever thread drops the last tensor: touch only what the interpreter's lock guards."""
+        self.alive, self.ref = False, None
         if table.get(self.key) is self:
             del table[self.key]
         elif poisoned.get(self.key) is self:
@@ -51,10 +54,16 @@ class Block:
 def new(layout: handles.Layout, written: int) -> tuple[torch.Tensor, Block]:
     """A tensor with a block of its own."""
     block = Block(layout.nbytes, written)
-    tensor = handles.make(layout, block)
+    tensor = handles.make(layout, block.address)
+    block.ref = handles.when_dead(tensor, block.die)
     block.key = key = storage_address(tensor)
     table[key] = block
     return tensor, block
+
+
+def at(address: int) -> Block | None:
+    """The living block at a virtual address: for storages that torch made around a pointer of ours, as pickling does."""
+    return next((block for block in table.values() if block.address == address), None)
 
 
 def poison(block: Block, error: BaseException) -> None:

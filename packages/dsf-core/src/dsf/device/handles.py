@@ -1,26 +1,27 @@
 """Tensors of the emulated device: real dense PrivateUse1 tensors, made through DLPack, whose pointer is virtual.
 
 A DLPack capsule is a C struct that describes a tensor. We write that struct ourselves, with the device type of external
-devices (12) and an address that no host memory backs, and let torch read it. When the last view of a storage dies torch
-calls the struct's deleter, which tells the owner. Structs and capsules are used again, which makes a handle cost 2 us.
+devices (12), an address that no host memory backs and no deleter, and let torch read it. Torch copies what it reads, so
+one struct serves all tensors. A weak reference to the storage object fires when its last view has died.
 """
 
 from __future__ import annotations
 
-import atexit
 import ctypes
+import weakref
+from collections.abc import Callable
 from functools import cache
-from typing import Protocol
+from typing import Any
 
 import torch
 from attrs import frozen
 
 from dsf.intent.tape import Window
 
-__all__ = ["Layout", "Owner", "is_dense", "layout", "make"]
+__all__ = ["Layout", "is_dense", "layout", "make", "when_dead"]
 
 EXTERNAL_DEVICE = 12  # kDLExtDev of dlpack.h, which torch reads as PrivateUse1
-DATA, DEVICE, KIND, SHAPE, STRIDES, DELETER = 0, 1, 2, 3, 4, 7  # 64-bit words of DLManagedTensor
+KIND = 2  # 64-bit words of DLManagedTensor: address, device, rank and dtype, sizes, strides, offset, context, deleter
 
 _NAME = b"dltensor"
 _api = ctypes.pythonapi
@@ -31,14 +32,7 @@ _set_name.argtypes = (ctypes.py_object, ctypes.c_char_p)
 _get_pointer = _api.PyCapsule_GetPointer
 _get_pointer.restype, _get_pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
 _from_dlpack = torch._C._from_dlpack
-
-
-class Owner(Protocol):
-    """Who is told when the last tensor of a storage has died."""
-
-    address: int
-
-    def die(self) -> None: ...
+_storage_of = torch._C.TensorBase.untyped_storage
 
 
 @frozen(eq=False)
@@ -53,42 +47,9 @@ class Layout:
     memory: ctypes.Array[ctypes.c_int64]
 
 
-class _Slot:
-    """One struct with its capsule; *owner* is whose storage it describes at the moment."""
-
-    __slots__ = ("capsule", "memory", "owner", "words")
-
-    def __init__(self) -> None:
-        self.memory = (ctypes.c_int64 * 8)()
-        self.words = memoryview(self.memory).cast("B").cast("q")
-        self.words[DEVICE], self.words[DELETER] = EXTERNAL_DEVICE, _DELETER
-        pointer = ctypes.addressof(self.memory)
-        self.capsule = _new_capsule(pointer, _NAME, None)
-        self.owner: Owner | None = None
-        _slots[pointer] = self
-
-
-_slots: dict[int, _Slot] = {}
-_pool: list[_Slot] = []
-
-
-def _release(pointer: int, slots: dict[int, _Slot] = _slots, pool: list[_Slot] = _pool) -> None:
-    slot = slots[pointer]
-    owner, slot.owner = slot.owner, None
-    pool.append(slot)
-    if owner is not None:
-        owner.die()
-
-
-_deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(_release)
-_DELETER = ctypes.cast(_deleter, ctypes.c_void_p).value or 0
-
-
-@atexit.register
-def _forget_deleters() -> None:
-    """Tensors that outlive the interpreter must not call back into it: torch skips a deleter that is null."""
-    for slot in _slots.values():
-        slot.words[DELETER] = 0
+_memory = (ctypes.c_int64 * 8)(0, EXTERNAL_DEVICE)
+_words = memoryview(_memory).cast("B").cast("q")
+_capsule = _new_capsule(ctypes.addressof(_memory), _NAME, None)
 
 
 @cache
@@ -129,11 +90,13 @@ def layout(shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) 
     return Layout(_code(dtype) | rank, start, start + 8 * rank, nbytes, Window(shape, stride, 0, dtype), memory)
 
 
-def make(layout: Layout, owner: Owner) -> torch.Tensor:
-    """A device tensor at *owner*'s virtual address; `owner.die()` is called when its storage dies."""
-    slot = _pool.pop() if _pool else _Slot()
-    words = slot.words
-    words[0], words[2], words[3], words[4] = owner.address, layout.kind, layout.sizes, layout.strides
-    slot.owner = owner
-    _set_name(slot.capsule, _NAME)
-    return _from_dlpack(slot.capsule)
+def make(layout: Layout, address: int) -> torch.Tensor:
+    """A device tensor at a virtual address. The caller holds the recorder's lock."""
+    _words[0], _words[2], _words[3], _words[4] = address, layout.kind, layout.sizes, layout.strides
+    _set_name(_capsule, _NAME)
+    return _from_dlpack(_capsule)
+
+
+def when_dead(tensor: torch.Tensor, call: Callable[[Any], None]) -> weakref.ref[torch.UntypedStorage]:
+    """Calls *call* when the last tensor over *tensor*'s storage has died, as long as the answer is kept."""
+    return weakref.ref(_storage_of(tensor), call)

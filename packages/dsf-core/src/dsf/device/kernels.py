@@ -12,29 +12,31 @@ import torch
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-from dsf.device import blocks, host, scopes, shapes, transfer
-from dsf.device.blocks import Block, storage_address, table
+from dsf.device import host, scopes, shapes, transfer
+from dsf.device.blocks import Block, new, storage_address, table
 from dsf.device.flush import flush
 from dsf.device.tape import LENGTH_CAP, lock, recorder
 
 __all__ = ["composite", "handed_to_host", "operations", "overload", "recorded", "viewed"]
 
 PLAIN = frozenset({int, bool, str, type(None), torch.dtype, torch.device, torch.memory_format, torch.layout})
+Tensor, Parameter = torch.Tensor, torch.nn.Parameter
+block_at = table.get
 INDEXING = frozenset({"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index", "_unsafe_index_put"})
 
 Key = list[Any]
 
 
 class _Call:
-    """The tensors of one call in order, their blocks, and what stands for arguments that were not on the device."""
+    """One call as the recorder sees it: its *key*, its tensors in order with their blocks, and what was *replaced*."""
 
-    __slots__ = ("blocks", "key", "op", "replaced", "tensors")
+    __slots__ = ("blocks", "indexing", "key", "replaced", "tensors")
 
-    def __init__(self, op: OpOverload) -> None:
-        self.op = op
+    def __init__(self, indexing: bool) -> None:
+        self.indexing = indexing
+        self.key: Key = []
         self.tensors: list[torch.Tensor] = []
         self.blocks: list[Block] = []
-        self.key: Key = []
         self.replaced: dict[int, Any] = {}
 
     def describe(self, values: Any) -> None:
@@ -42,33 +44,32 @@ class _Call:
         key = self.key
         for value in values:
             kind = value.__class__
-            if kind in PLAIN:
-                key.append(kind)
-                key.append(value)
-            elif isinstance(value, torch.Tensor):
-                block = table.get(storage_address(value))
-                if block is None:
-                    self.foreign(value)
-                    continue
-                if value.is_conj() or value.is_neg():
+            if kind is Tensor or kind is Parameter:
+                block = block_at(storage_address(value))
+                if block is None or value.is_conj() or value.is_neg():
                     self.foreign(value)
                     continue
                 self.tensors.append(value)
                 self.blocks.append(block)
                 key.append((value.shape, value.stride(), value.storage_offset(), value.dtype))
-            elif kind is list or kind is tuple:
-                key.append(len(value))
-                self.describe(value)
+            elif kind in PLAIN:
+                key.append(kind)
+                key.append(value)
             elif kind is float:
                 key.append(kind)
                 key.append(value if value and value == value else repr(value))
+            elif kind is list or kind is tuple:
+                key.append(len(value))
+                self.describe(value)
+            elif isinstance(value, Tensor):
+                self.describe((value.as_subclass(Tensor),))
             else:
                 key.append(kind)
                 key.append(repr(value))
 
     def foreign(self, value: torch.Tensor) -> None:
         """An argument without a block: a number in disguise, a small CPU tensor, or a mistake."""
-        stand_in = transfer.adopt(value, self.op._schema.name[6:] in INDEXING)
+        stand_in = transfer.adopt(value, self.indexing)
         self.replaced[id(value)] = stand_in
         self.describe((stand_in,))
 
@@ -82,59 +83,58 @@ class _Call:
 def recorded(op: OpOverload) -> Callable[..., Any]:
     """The kernel that records *op*."""
     plans: dict[tuple[Any, ...], shapes.Plan | None] = {}
-    missing = object()
-    here = scopes.here
+    indexing = op._schema.name[6:] in INDEXING
+    here, log_site = scopes.here, scopes.site
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
         with lock:
-            call = _Call(op)
+            call = _Call(indexing)
             call.describe(args)
             if kwargs:
                 for name, value in kwargs.items():
                     call.key.append(name)
                     call.describe((value,))
             key = tuple(call.key)
-            plan = plans.get(key, missing)
-            if plan is missing:
-                plan = _planned(call, args, kwargs, plans, key)
-            if plan is None:
-                return host.run(op, call.normal(args), call.normal(kwargs))
-            return record(plan, call.tensors, call.blocks, here.scope)
+            plan = plans[key] if key in plans else _planned(op, call, args, kwargs, plans, key)
+            if plan is None or recorder.session is None or len(recorder.log) >= LENGTH_CAP:
+                if plan is None:
+                    return host.run(op, call.normal(args), call.normal(kwargs))
+                recorder.needs()
+                flush()
+            epoch, touched = recorder.epoch, call.blocks
+            for number in plan.mutated:
+                touched[number].written = epoch
+            if plan.simple:
+                result, block = new(plan.fresh[0], epoch)
+                touched.append(block)
+            else:
+                result = _results(plan, call)
+            recorder.log.append((plan.signature, touched, here.scope, log_site()))
+            return result
 
     return kernel
 
 
-def _planned(call: _Call, args: Any, kwargs: Any, plans: dict[Any, Any], key: tuple[Any, ...]) -> shapes.Plan | None:
+def _results(plan: shapes.Plan, call: _Call) -> Any:
+    """What the kernel answers where it is more than one new tensor."""
+    made = [new(layout, recorder.epoch) for layout in plan.fresh]
+    call.blocks.extend(block for _, block in made)
+    return shapes.answer(plan.returns, [tensor for tensor, _ in made], call.tensors)
+
+
+def _planned(
+    op: OpOverload, call: _Call, args: Any, kwargs: Any, plans: dict[Any, Any], key: tuple[Any, ...]
+) -> shapes.Plan | None:
     """The plan of a call that is new; kept unless an `out=` argument had to be resized for it."""
     args, kwargs = call.normal(args), call.normal(kwargs)
     recorder.needs()
     try:
-        plans[key] = shapes.plan(call.op, args, kwargs, call.tensors)
+        plans[key] = shapes.plan(op, args, kwargs, call.tensors)
     except shapes.Resize as wanted:
         transfer.resize(wanted.argument, wanted.shape)
         call.blocks[:] = [table[storage_address(t)] for t in call.tensors]
-        return _planned(call, args, kwargs, {}, key)
+        return _planned(op, call, args, kwargs, {}, key)
     return plans[key]
-
-
-def record(plan: shapes.Plan, tensors: list[torch.Tensor], touched: list[Block], scope: Any) -> Any:
-    """Append one operation to the tape and make its results."""
-    if recorder.session is None:
-        recorder.needs()
-    if len(recorder.log) >= LENGTH_CAP:
-        flush()
-    epoch = recorder.epoch
-    for number in plan.mutated:
-        touched[number].written = epoch
-    fresh = []
-    for layout in plan.fresh:
-        tensor, block = blocks.new(layout, epoch)
-        fresh.append(tensor)
-        touched.append(block)
-    recorder.log.append((plan.signature, touched, scope, scopes.site()))
-    if plan.simple:
-        return fresh[0]
-    return shapes.answer(plan.returns, fresh, tensors)
 
 
 def composite(op: OpOverload, kernel: Callable[..., Any]) -> Callable[..., Any]:
@@ -168,7 +168,7 @@ def handed_to_host(op: OpOverload) -> Callable[..., Any]:
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
         with lock:
-            call = _Call(op)
+            call = _Call(indexing=False)
             call.describe(args)
             call.describe(kwargs.values())
             return host.run(op, call.normal(args), call.normal(kwargs))
@@ -226,7 +226,7 @@ def _kind(op: OpOverload, explicit: bool) -> str:
 def viewed(op: OpOverload) -> Callable[..., Any]:
     """The kernel of a view: torch's CPU kernel, which looks at sizes and strides only."""
     cpu = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
-    redispatch = op.redispatch
+    redispatch = op._handle.redispatch_boxed
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
         return redispatch(cpu, *args, **kwargs)

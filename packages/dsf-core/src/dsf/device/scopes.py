@@ -124,7 +124,13 @@ def _user_site(frame: FrameType | None, depth: int) -> Site | None:
 
 def site() -> Site | None:
     """The user's line that records now: near the operation, else the line that called the outermost module."""
+    frame = sys._getframe(2)
+    code = frame.f_code
+    if _is_library.get(code) is False:
+        found = _sites.get((code, frame.f_lineno))
+        if found is not None:
+            return found
     stack = here.stack
-    if not stack:
-        return _user_site(sys._getframe(1), FAR)
-    return _user_site(sys._getframe(1), NEAR) or stack[0].caller
+    if stack:
+        return _user_site(frame, NEAR) or stack[0].caller
+    return _user_site(frame, FAR)

@@ -11,12 +11,7 @@ from dsf.device import handles
 
 __all__ = ["BEFORE", "WITH_DEVICE", "check"]
 
-class _Nobody:
-    def __init__(self) -> None:
-        self.address, self.died = 0x5000_0000_0000, False
-
-    def die(self) -> None:
-        self.died = True
+ADDRESS = 0x5000_0000_0000
 
 
 def _python_backend() -> bool:
@@ -25,24 +20,24 @@ def _python_backend() -> bool:
     )
 
 
-def _probe() -> tuple[torch.Tensor, _Nobody]:
-    owner = _Nobody()
-    return handles.make(handles.layout((2, 3), (3, 1), torch.float16), owner), owner
+def _probe() -> torch.Tensor:
+    return handles.make(handles.layout((2, 3), (3, 1), torch.float16), ADDRESS)
 
 
 def _dlpack_makes_device_tensors() -> bool:
-    tensor, owner = _probe()
-    right = tensor.device.type == torch._C._get_privateuse1_backend_name() and tensor.data_ptr() == owner.address
+    tensor = _probe()
+    right = tensor.device.type == torch._C._get_privateuse1_backend_name() and tensor.data_ptr() == ADDRESS
     return right and tensor.shape == (2, 3) and tensor.untyped_storage().nbytes() == 12
 
 
-def _deleter_is_called_when_the_storage_dies() -> bool:
-    tensor, owner = _probe()
-    storage = tensor.untyped_storage()
+def _a_storage_tells_when_it_dies() -> bool:
+    tensor, told = _probe(), []
+    kept = handles.when_dead(tensor, told.append)
+    view = tensor.detach()
     del tensor
-    early = owner.died
-    del storage
-    return owner.died and not early
+    early = list(told)
+    del view
+    return told == [kept] and not early
 
 
 def _storage_address_names_the_storage() -> bool:
@@ -52,10 +47,10 @@ def _storage_address_names_the_storage() -> bool:
 
 
 def _cpu_kernels_make_views() -> bool:
-    tensor, owner = _probe()
+    tensor = _probe()
     cpu = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
     view = torch.ops.aten.as_strided.default.redispatch(cpu, tensor, [3], [1], 3)
-    return view.data_ptr() == owner.address + 6 and torch._C._storage_address(view) == torch._C._storage_address(tensor)
+    return view.data_ptr() == ADDRESS + 6 and torch._C._storage_address(view) == torch._C._storage_address(tensor)
 
 
 def _wrapped_numbers_are_told_apart() -> bool:
@@ -78,7 +73,7 @@ BEFORE: Assumptions = {
 }
 WITH_DEVICE: Assumptions = {
     "DLPack makes device tensors": _dlpack_makes_device_tensors,
-    "the deleter is called when a storage dies": _deleter_is_called_when_the_storage_dies,
+    "a storage tells when it dies": _a_storage_tells_when_it_dies,
     "CPU kernels make views of device tensors": _cpu_kernels_make_views,
 }
 

@@ -183,4 +183,102 @@ def _slots(returns: Any, count: int) -> Any:
         yield count + returns if returns >= 0 else ~returns
 
 
-OWN: dict[OpOverload, Callable[..., Spec | None]] = {}
+def _contiguous(shape: Sequence[int]) -> tuple[int, ...]:
+    stride, step = [], 1
+    for size in reversed(shape):
+        stride.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(stride))
+
+
+def _attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    mask: torch.Tensor | None = None,
+    dropout: float = 0.0,
+    causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Spec | None:
+    """(batch, heads, length, dim), laid out with the heads inside a token, as torch's own fused kernels do."""
+    if not (q.dim() == k.dim() == v.dim() == 4) or not (q.dtype is k.dtype is v.dtype):
+        return None
+    batch, heads, length, width = q.shape
+    grouped = heads == k.shape[1] or (enable_gqa and heads % max(k.shape[1], 1) == 0)
+    if not grouped or k.shape[:3] != v.shape[:3] or k.shape[0] != batch or k.shape[3] != width:
+        return None
+    if mask is not None and (mask.dim() > 4 or mask.shape[-2:] != (length, k.shape[2])):
+        return None
+    out = v.shape[3]
+    return (batch, heads, length, out), (length * heads * out, out, heads * out, 1), q.dtype
+
+
+def _linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Spec | None:
+    if x.dim() < 2 or weight.dim() != 2 or x.dtype is not weight.dtype or x.shape[-1] != weight.shape[1]:
+        return None
+    if bias is not None and (bias.shape != weight.shape[:1] or bias.dtype is not x.dtype):
+        return None
+    shape = (*x.shape[:-1], weight.shape[0])
+    return shape, _contiguous(shape), x.dtype
+
+
+def _cat(tensors: Sequence[torch.Tensor], dim: int = 0) -> Spec | None:
+    parts = [t for t in tensors if t.shape != (0,)]
+    if not parts:
+        return None
+    first = parts[0]
+    rank = first.dim()
+    if not -rank <= dim < rank or any(t.dim() != rank or t.dtype is not first.dtype for t in tensors if t.numel()):
+        return None
+    if any(t.dtype is not first.dtype for t in tensors) or _is_channels_last(first):
+        return None
+    dim %= rank
+    others = {(*t.shape[:dim], *t.shape[dim + 1 :]) for t in parts}
+    if len(others) != 1:
+        return None
+    shape = (*first.shape[:dim], sum(t.shape[dim] for t in parts), *first.shape[dim + 1 :])
+    return shape, _contiguous(shape), first.dtype
+
+
+def _is_channels_last(tensor: torch.Tensor) -> bool:
+    return tensor.dim() in (4, 5) and tensor.stride(1) == 1 and tensor.shape[1] != 1
+
+
+def _same(x: torch.Tensor, *numbers: Any) -> Spec | None:
+    """An operation on a contiguous floating tensor and numbers that keeps its shape and dtype."""
+    if not x.is_contiguous() or not x.dtype.is_floating_point:
+        return None
+    if any(type(n) is not float and type(n) is not int for n in numbers):
+        return None
+    return tuple(x.shape), _contiguous(x.shape), x.dtype
+
+
+def _pair(x: Any, y: Any, **options: Any) -> Spec | None:
+    """Arithmetic on two contiguous tensors of one shape and dtype, or on such a tensor and a number."""
+    if options or not isinstance(x, torch.Tensor):
+        return None
+    if not isinstance(y, torch.Tensor):
+        return _same(x, y)
+    if x.shape != y.shape or x.dtype is not y.dtype or not y.is_contiguous():
+        return None
+    return _same(x)
+
+
+_aten = torch.ops.aten
+
+OWN: dict[OpOverload, Callable[..., Spec | None]] = {
+    _aten.scaled_dot_product_attention.default: _attention,
+    _aten.linear.default: _linear,
+    _aten.cat.default: _cat,
+    **dict.fromkeys((_aten.add.Tensor, _aten.sub.Tensor, _aten.mul.Tensor, _aten.div.Tensor), _pair),
+    **dict.fromkeys(
+        (
+            _aten.neg.default, _aten.silu.default, _aten.exp.default, _aten.rsqrt.default, _aten.sqrt.default,
+            _aten.sigmoid.default, _aten.tanh.default, _aten.relu.default, _aten.cos.default, _aten.sin.default,
+            _aten.pow.Tensor_Scalar,
+        ),
+        _same,
+    ),
+}  # fmt: skip

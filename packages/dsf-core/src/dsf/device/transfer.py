@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
@@ -71,7 +72,7 @@ def _lost(tensor: torch.Tensor) -> BaseException:
 
 def block_of(tensor: torch.Tensor) -> Block:
     """The block of a device tensor, or the reason why it has none."""
-    found = table.get(storage_address(tensor))
+    found = table.get(storage_address(tensor)) or blocks.at(tensor.untyped_storage().data_ptr())
     if found is None:
         raise _lost(tensor)
     return found
@@ -186,11 +187,13 @@ def to_copier(on_device: Callable[..., Any], copy_: Callable[..., Any]) -> Calla
         memory_format: torch.memory_format | None = None,
     ) -> torch.Tensor:
         with lock:
-            kwargs = {"dtype": dtype or tensor.dtype, "memory_format": memory_format}
-            kwargs = {k: v for k, v in kwargs.items() if v is not None}
+            kwargs: dict[str, Any] = {"dtype": dtype or tensor.dtype}
+            if memory_format is not None:
+                kwargs["memory_format"] = memory_format
             here = device is None or device.type == recorder.name
             if here and is_ours(tensor):
-                index_of(device)
+                if device is not None:
+                    index_of(device)
                 return on_device(tensor, **kwargs)
             like = torch.empty_strided(tensor.shape, _dense(tensor), dtype=tensor.dtype, device="meta")
             like = torch.empty_like(like, **kwargs)
@@ -225,8 +228,13 @@ def empty(
     pin_memory: bool | None = None,
     memory_format: torch.memory_format | None = None,
 ) -> torch.Tensor:
-    like = torch.empty(size, dtype=dtype, device="meta", memory_format=memory_format)
-    return empty_strided(like.shape, like.stride(), dtype=like.dtype, device=device)
+    stride = _strides(tuple(size), memory_format)
+    return empty_strided(size, stride, dtype=dtype, device=device)
+
+
+@cache
+def _strides(size: tuple[int, ...], memory_format: torch.memory_format | None) -> tuple[int, ...]:
+    return torch.empty(size, device="meta", memory_format=memory_format).stride()
 
 
 def empty_strided(

@@ -119,23 +119,18 @@ def _table(quantity: Any) -> Json:
 
 def _paths(document: Json) -> Iterator[Problem]:
     memories, engines = _named(document, "memories"), _named(document, "engines")
+    known = _named(document, "cores")
+    owners = {name: owner for name, node in memories.items() for owner in _names(node, "core") if owner in known}
     for key, node in _named(document, "paths").items():
         where = pointer_of("/paths", key)
         yield from _unknown(where, "memory", key.split("->") if key.count("->") == 1 else (), memories)
         yield from _unknown(f"{where}/engine", "engine", _names(node, "engine"), engines)
-        yield from _reach(where, key, _names(node, "engine"), memories, engines)
-
-
-def _reach(
-    where: str, key: str, movers: list[str], memories: dict[str, Json], engines: dict[str, Json]
-) -> Iterator[Problem]:
-    """A path's engine must sit in the cores whose memories the path joins."""
-    for mover in movers:
-        cores = _names(engines.get(mover, {}), "core")
-        for end in key.split("->"):
-            owner = memories.get(end, {}).get("core")
-            if cores and isinstance(owner, str) and owner not in cores:
-                yield Problem(f"{where}/engine", f"engine {mover} is in {', '.join(cores)}; {end} belongs to {owner}")
+        for mover in _names(node, "engine"):
+            cores = [core for core in _names(engines.get(mover, {}), "core") if core in known]
+            for end in key.split("->"):
+                if cores and end in owners and owners[end] not in cores:
+                    found = f"engine {mover} is in {', '.join(cores)}; {end} belongs to {owners[end]}"
+                    yield Problem(f"{where}/engine", found)
 
 
 def _numerics(document: Json) -> Iterator[Problem]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from dsf.intent import pointwise
 from dsf.intent.expression import const
 from dsf.intent.graph import Graph, Node
 from dsf.intent.ir import Intent, attributes
@@ -19,7 +20,7 @@ __all__ = ["OPERATORS", "aliases_safely", "attention_operands", "build", "opaque
 Row = Callable[[Graph, Node], "Intent | None"]
 
 # Kinds whose element i of the output needs nothing of an input but its element i, so that they may work in place.
-_IN_PLACE = frozenset({"elementwise", "copy", "gated_activation", "scatter", "index_put", "opaque", "nothing"})
+_IN_PLACE = frozenset({"elementwise", "copy", "gated_activation", "scatter", "index_put"})
 
 
 def build(kind: str, node: Node, inputs: tuple[Region, ...], *outputs: Region, **attrs: Any) -> Intent:
@@ -30,7 +31,9 @@ def build(kind: str, node: Node, inputs: tuple[Region, ...], *outputs: Region, *
 
 def aliases_safely(intent: Intent) -> bool:
     """May a kernel write the outputs while it still reads the inputs? An output that overlaps an input must be the
-    very same window, and the kind one that works in place."""
+    very same window, and the kind one that works in place. (An opaque operation sees to that itself.)"""
+    if intent.kind == "opaque":
+        return True
     for out in intent.outputs:
         for source in intent.inputs:
             if overlap(source, out) and not (intent.kind in _IN_PLACE and same(source, out)):
@@ -81,21 +84,24 @@ def opaque(node: Node) -> Intent:
 # Pointwise
 
 
-def _pointwise(graph: Graph, node: Node) -> Intent | None:
-    out = node.writes[0]
-    operands = Operands(node, out.shape)
-    try:
-        expr = POINTWISE[node.name](operands, node)
-    except ValueError:  # operands that do not broadcast to the output
-        return None
-    if expr is None or any(r.dtype.is_complex for r in (out, *operands.inputs)):
-        return None
-    expr = operands.cast(expr, out.dtype)
-    if expr[0] == "in":
-        return build("copy", node, tuple(operands.inputs), out)
-    if expr[0] == "const":
-        return build("fill", node, (), out, value=expr[2])
-    return build("elementwise", node, tuple(operands.inputs), out, expr=expr)
+def _pointwise(row: pointwise.Row) -> Row:
+    def wanted(graph: Graph, node: Node) -> Intent | None:
+        out = node.writes[0]
+        operands = Operands(node, out.shape)
+        try:
+            expr = row(operands, node)
+        except ValueError:  # operands that do not broadcast to the output
+            return None
+        if expr is None or any(r.dtype.is_complex for r in (out, *operands.inputs)):
+            return None
+        expr, inputs = operands.cast(expr, out.dtype), tuple(operands.inputs)
+        if expr[0] == "in":
+            return build("copy", node, inputs, out)
+        if expr[0] == "const":
+            return build("fill", node, (), out, value=expr[2])
+        return build("elementwise", node, inputs, out, expr=expr)
+
+    return wanted
 
 
 # Contractions
@@ -397,7 +403,7 @@ def _rows(names: str, row: Row) -> dict[str, Row]:
 
 
 OPERATORS: dict[str, Row] = {
-    **dict.fromkeys(POINTWISE, _pointwise),
+    **{name: _pointwise(row) for name, row in POINTWISE.items()},
     "linear.default": _linear, "addmm.default": _addmm,
     **_rows("mm.default bmm.default matmul.default mv.default dot.default", _mm),
     "scaled_dot_product_attention.default": _sdpa,

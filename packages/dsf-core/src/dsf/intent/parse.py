@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import torch
 from attrs import evolve
 
-from dsf.intent.expression import Expr, const, nodes, substitute
+from dsf.intent.expression import Expr, const, evaluate, nodes, substitute
 from dsf.intent.graph import Graph
 from dsf.intent.ir import Intent, attributes
 from dsf.intent.operators import aliases_safely, single
@@ -92,9 +93,11 @@ def _merge(graph: Graph, intent: Intent, source: Intent, position: int) -> Inten
     inner = substitute(leaf, [("in", inputs.index(r)) for r in source.inputs])
     leaves = [inner if i == position else ("in", inputs.index(r)) for i, r in enumerate(intent.inputs)]
     expr = substitute(intent.attr("expr"), leaves)
-    if len(inputs) > MAX_INPUTS or sum(1 for _ in nodes(expr)) > MAX_NODES or not inputs:
+    if len(inputs) > MAX_INPUTS or sum(1 for _ in nodes(expr)) > MAX_NODES:
         return None
     ops = tuple(sorted((*source.ops, *intent.ops)))
+    if not inputs:
+        return evolve(intent, kind="fill", inputs=(), attrs=attributes(value=evaluate(expr, ()).item()), ops=ops)
     merged = evolve(intent, inputs=inputs, attrs=attributes(expr=expr), ops=ops)
     return merged if aliases_safely(merged) else None
 
@@ -105,15 +108,9 @@ def _inner(source: Intent, region: Region) -> Expr | None:
         expr: Expr = source.attr("expr")
         return expr
     if source.kind == "fill":
-        return const(region.dtype, _stored(source.attr("value"), region))
+        stored = torch.tensor(source.attr("value"), dtype=region.dtype)  # rounded as the buffer would have it
+        return const(region.dtype, stored.item())
     return None
-
-
-def _stored(value: float, region: Region) -> bool | int | float:
-    """A fill's number as its dtype stores it."""
-    import torch
-
-    return torch.tensor(value, dtype=region.dtype).item()
 
 
 # Groups

@@ -8,7 +8,7 @@ like the model's source, backwards; wherever it finds something else it raises `
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn, TypeVar
+from typing import NoReturn, TypeVar
 
 import torch
 from attrs import evolve, frozen
@@ -17,7 +17,7 @@ from dsf.intent.graph import Graph, Node
 from dsf.intent.ir import Intent
 from dsf.intent.operators import aliases_safely, attention, attention_operands, build
 from dsf.intent.tape import Region
-from dsf.intent.views import expand, is_contiguous, narrow, same, transposed, view
+from dsf.intent.views import expand, is_contiguous, narrow, permute, same, transposed, view
 
 __all__ = ["PATTERNS", "Match", "Miss", "Pattern", "match"]
 
@@ -60,11 +60,11 @@ class Match:
             self.nodes.append(node)
         return node
 
-    def operands(self, node: Node) -> tuple[Any, Any]:
-        """The two operands of a commutative operation, in either order. An `add` with a factor is none."""
-        if node.inplace or node.kwargs.get("alpha", 1) != 1:
-            raise Miss
+    def operands(self, node: Node) -> tuple[Region, Region]:
+        """The two tensors of a commutative operation, in either order. An `add` with a factor is none."""
         a, b = node.args[:2]
+        require(isinstance(a, Region) and isinstance(b, Region))
+        require(not node.inplace and node.kwargs.get("alpha", 1) == 1)
         return self.pick(((a, b), (b, a)))
 
     def through_cast(self, region: Region) -> Region:
@@ -142,14 +142,15 @@ def _vector(region: Region, size: int) -> Region:
 def _normalised(m: Match, region: Region) -> tuple[Region, torch.dtype, float]:
     """x * rsqrt(mean(x ** 2, -1, keepdim) + eps) with an optional cast of x: x before it, the dtype inside, eps."""
     x, inverse = m.operands(m.made_by(region, "mul.Tensor"))
-    total, eps = m.made_by(m.made_by(inverse, "rsqrt.default").args[0], "add.Tensor", "add.Scalar").args[:2]
-    require(isinstance(eps, float))
+    shifted = m.made_by(m.made_by(inverse, "rsqrt.default").args[0], "add.Tensor", "add.Scalar")
+    total, eps = shifted.args[:2]
+    require(isinstance(eps, float) and shifted.arg(2, "alpha", 1) == 1)
     mean = m.made_by(total, "mean.dim")
     require(mean.args[0].shape == x.shape and mean.arg(2, "keepdim", False) and mean.kwargs.get("dtype") is None)
     require(mean.args[1] in ((-1,), (len(x.shape) - 1,)))
     square = m.made_by(mean.args[0], "pow.Tensor_Scalar", "mul.Tensor")
     require(same(square.args[0], x))
-    require(square.args[1] == 2 if square.name.startswith("pow") else same(square.args[1], x))
+    require(square.args[1] == 2 if square.name.startswith("pow") else square.args[0] == square.args[1])
     return m.through_cast(x), x.dtype, eps
 
 
@@ -157,7 +158,6 @@ def rms_norm(m: Match) -> Intent:
     """weight * cast(normalised): Llama, Qwen, Mistral [transformers LlamaRMSNorm]."""
     out = m.anchor.out
     weight, scaled = m.operands(m.anchor)
-    require(isinstance(weight, Region) and isinstance(scaled, Region))
     require(weight.dtype == scaled.dtype == out.dtype)
     x, compute, eps = _normalised(m, m.through_cast(scaled))
     require(x.dtype == out.dtype and x.shape == out.shape)
@@ -169,7 +169,6 @@ def rms_norm_weight_inside(m: Match) -> Intent:
     """cast(normalised * weight), the weight in the inner dtype: Gemma [transformers GemmaRMSNorm]."""
     product = m.made_by(cast_source(m.anchor), "mul.Tensor")
     weight, scaled = m.operands(product)
-    require(isinstance(weight, Region) and isinstance(scaled, Region))
     x, compute, eps = _normalised(m, scaled)
     require(weight.dtype == compute and x.dtype == m.anchor.out.dtype and x.shape == m.anchor.out.shape)
     inputs = x, _vector(weight, x.shape[-1])
@@ -182,7 +181,6 @@ def rms_norm_weight_inside(m: Match) -> Intent:
 def rotary(m: Match) -> Intent:
     """x * cos + cat(-x2, x1) * sin with the halves x1, x2 of the last dimension: Llama [apply_rotary_pos_emb]."""
     plain, turned = m.operands(m.anchor)
-    require(isinstance(plain, Region) and isinstance(turned, Region))
     x, cos = m.operands(m.made_by(plain, "mul.Tensor"))
     rotated, sin = m.operands(m.made_by(turned, "mul.Tensor"))
     halves = m.made_by(rotated, "cat.default")
@@ -205,7 +203,6 @@ _ACTIVATIONS = {"silu.default": "silu", "gelu.default": "gelu", "relu.default": 
 def gated_activation(m: Match) -> Intent:
     """act(gate) * up: SwiGLU, GeGLU and their kin [Shazeer 2020, arXiv 2002.05202]."""
     activated, up = m.operands(m.anchor)
-    require(isinstance(activated, Region) and isinstance(up, Region))
     node = m.made_by(activated, *_ACTIVATIONS)
     gate, act = node.args[0], _ACTIVATIONS[node.name]
     if act == "gelu" and node.arg(1, "approximate", "none") == "tanh":
@@ -235,13 +232,32 @@ def _unrepeated(m: Match, region: Region) -> Region:
 
 def sdpa(m: Match) -> Intent:
     """scaled_dot_product_attention, with grouped queries whether by `enable_gqa` or by repeated keys and values."""
-    operands = attention_operands(m.anchor)
+    return _attention(m, m.anchor)
+
+
+def _attention(m: Match, node: Node) -> Intent:
+    operands = attention_operands(node)
     if operands is None:
         raise Miss
     q, k, v, mask = operands
     keys, values = _unrepeated(m, k), _unrepeated(m, v)
     require(keys.shape[:3] == values.shape[:3])
-    return attention(m.anchor, q, keys, values, mask)
+    return attention(node, q, keys, values, mask)
+
+
+def sdpa_into_rows(m: Match) -> Intent:
+    """Attention whose result is only copied with heads and rows exchanged: it writes [B, S, H, D] at once."""
+    source: Region = m.anchor.args[0]
+    require(m.graph.hidden(source.buffer) and len(source.shape) == 4)
+    node = m.graph.nodes[m.graph.writers[source.buffer][0]]
+    require(node.name == _SDPA and same(permute(node.out, _ROWS), source))
+    m.made_by(node.out, _SDPA)
+    intent = _attention(m, node)
+    return evolve(intent, outputs=(permute(m.anchor.out, _ROWS),), scope=m.anchor.op.scope, site=m.anchor.op.site)
+
+
+_SDPA = "scaled_dot_product_attention.default"
+_ROWS = (0, 2, 1, 3)  # [B, H, S, D] <-> [B, S, H, D]
 
 
 def eager_attention(m: Match) -> Intent:
@@ -253,7 +269,6 @@ def eager_attention(m: Match) -> Intent:
     mask = None
     if m.pick((True, False)):
         scores, mask = m.operands(m.made_by(scores, "add.Tensor"))
-        require(isinstance(mask, Region))
     scores, scale = m.made_by(scores, "mul.Tensor", "mul.Scalar").args[:2]
     require(isinstance(scale, float))
     product = m.made_by(scores, "matmul.default")
@@ -268,7 +283,8 @@ def eager_attention(m: Match) -> Intent:
 
 
 PATTERNS: tuple[Pattern, ...] = (
-    Pattern("attention", ("scaled_dot_product_attention.default",), sdpa),
+    Pattern("attention into rows", ("clone.default",), sdpa_into_rows),
+    Pattern("attention", (_SDPA,), sdpa),
     Pattern("attention, step by step", ("matmul.default",), eager_attention),
     Pattern("rms norm, weight in float32", ("_to_copy.default",), rms_norm_weight_inside),
     Pattern("rms norm", ("mul.Tensor",), rms_norm),

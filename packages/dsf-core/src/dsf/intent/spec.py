@@ -62,10 +62,24 @@ def _check_order(intents: Sequence[Intent], graph: Graph) -> None:
                         intent,
                         f"reads buffer {region.buffer} after {found}; keep the tape's order",
                     )
+        _check_operands(position, intent, graph)
         for index in intent.ops:
             for region in graph.nodes[index].writes:
                 _check_write(position, intent, index, region.buffer, inside, graph)
                 written[region.buffer] = written.get(region.buffer, 0) + 1
+
+
+def _check_operands(position: int, intent: Intent, graph: Graph) -> None:
+    read = {region.buffer for index in intent.ops for region in graph.nodes[index].reads}
+    written = {region.buffer for index in intent.ops for region in graph.nodes[index].writes}
+    for region in intent.inputs:
+        if region.buffer not in read:
+            found = f"takes buffer {region.buffer}, which none of its operations reads; take what they read"
+            _fail("DSF-K019", position, intent, found)
+    for region in intent.outputs:
+        if region.buffer not in written:
+            found = f"gives buffer {region.buffer}, which none of its operations writes; give what they write"
+            _fail("DSF-K019", position, intent, found)
 
 
 def _check_write(position: int, intent: Intent, index: int, buffer: int, inside: set[int], graph: Graph) -> None:

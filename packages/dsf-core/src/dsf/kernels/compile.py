@@ -18,7 +18,7 @@ from dsf.isa.program import dtype_name
 from dsf.kernels.target import Target
 from dsf.kernels.vector import Lane, Stream, Tile, vector_program
 
-__all__ = ["Compiler", "compile_copy", "compile_elementwise", "compile_fill", "streams_of"]
+__all__ = ["Compiler", "compile_copy", "compile_elementwise", "compile_fill", "compile_iota", "streams_of"]
 
 FLOATS = ("float16", "bfloat16", "float32", "float8_e4m3fn", "float8_e5m2")
 
@@ -52,6 +52,20 @@ def compile_fill(target: Target, intent: Intent) -> Program:
         return (lane.constant(value, dtype),)
 
     return vector_program(target, "fill", streams_of(intent), compute)
+
+
+def compile_iota(target: Target, intent: Intent) -> Program:
+    """The program of start + i * step along one dimension."""
+    start, step, dtype = intent.attr("start"), intent.attr("step"), dtype_name(intent.outputs[0].dtype)
+    if not isinstance(start, int) or not isinstance(step, int):
+        raise errors.KernelError("DSF-K007", f"iota from {start} by {step}: only whole numbers are stepped on chip")
+    working = dtype if target.serves("iota", dtype) else "int64"
+
+    def compute(lane: Lane, tiles: tuple[Tile, ...]) -> tuple[Tile, ...]:
+        first = lane.column * step + start
+        return (lane.cast(lane.new("iota", 1, lane.width, working, start=first, step=step), dtype),)
+
+    return vector_program(target, "iota", streams_of(intent), compute)
 
 
 class Compiler:
@@ -100,18 +114,25 @@ class Compiler:
         return self.lane.cast(result, dtype)
 
     def working(self, name: str, dtype: str) -> str:
-        """The format in which this chip computes *name* on operands of *dtype*."""
-        rule = self.target.chip.numerics.dtypes.get(dtype)
-        how = rule.vector if rule is not None else "error"
-        if how == "error" or how == "host":
-            raise errors.KernelError("DSF-K004", f"{name} on {dtype}: the HDL computes {dtype} nowhere on this chip ({how})")
-        if how.startswith("cast:") or (name in _COMPOSITES and dtype in FLOATS):
-            return how.removeprefix("cast:") if how.startswith("cast:") else "float32"
-        if not self.target.serves(name, dtype) and name not in _COMPOSITES:
-            if dtype in FLOATS and self.target.serves(name, "float32"):
-                return "float32"
-            raise errors.KernelError("DSF-K001", f"{self.target.isa.name}: no instruction serves '{name}' on {dtype}")
-        return dtype
+        """The format in which this chip computes *name* on operands of *dtype*: its own where the vector engine has the
+        instruction, else what the HDL casts it to, else its own on the scalar engine, else float32."""
+        how = self.target.chip.numerics.rule(dtype).vector
+        if name in _COMPOSITES:
+            return "float32"
+        if how in ("error", "host"):
+            raise errors.KernelError("DSF-K004", f"{name} on {dtype}: the HDL computes {dtype} on no engine ({how})")
+        if self.target.serves(name, dtype, "vector"):
+            return dtype
+        if how.startswith("cast:") and name not in _BITWISE:
+            return how.removeprefix("cast:")
+        if self.target.serves(name, dtype):
+            return dtype
+        if dtype in FLOATS and self.target.serves(name, "float32"):
+            return "float32"
+        raise errors.KernelError("DSF-K001", f"{self.target.isa.name}: no instruction serves '{name}' on {dtype}")
+
+
+_BITWISE = ("and", "or", "xor", "not")
 
 
 def _silu(c: Compiler, dtype: str, x: Tile) -> Tile:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from typing import Any
 
 from attrs import define, field
 
 from dsf import errors
 from dsf.hdl import Chip
-from dsf.isa import Builder, Isa, Program, Row
+from dsf.isa import Builder, Isa, Row
 from dsf.machine.timing import Timing
 
 __all__ = ["Target"]
@@ -16,11 +16,13 @@ __all__ = ["Target"]
 
 @define(eq=False)
 class Target:
-    """What kernels are written against. *timing* is the judge between candidate programs."""
+    """What kernels are written against. *timing* is the judge between candidate programs; *memory* keeps what a
+    generator has found out (the best tiling of a shape)."""
 
     chip: Chip
     isa: Isa
     timing: Timing
+    memory: dict[Any, Any] = field(factory=dict)
     _serving: dict[tuple[str, str | None], Row] = field(factory=dict)
 
     def builder(self, name: str) -> Builder:
@@ -34,9 +36,12 @@ class Target:
             found = self._serving[key] = self._find(primitive, dtype)
         return found
 
-    def serves(self, primitive: str, dtype: str | None = None) -> bool:
-        """Whether some instruction serves *primitive* on *dtype*."""
-        return any(_takes(row, dtype) for row in self.isa.serving(primitive))
+    def serves(self, primitive: str, dtype: str | None = None, kind: str | None = None) -> bool:
+        """Whether some instruction serves *primitive* on *dtype*, on an engine of *kind* if one is named."""
+        return any(
+            _takes(row, dtype) and (kind is None or self.chip.engines[row.engine].kind == kind)
+            for row in self.isa.serving(primitive)
+        )
 
     def _find(self, primitive: str, dtype: str | None) -> Row:
         for row in self.isa.serving(primitive):
@@ -46,16 +51,9 @@ class Target:
         raise errors.KernelError("DSF-K001", f"{self.isa.name}: no instruction serves '{primitive}'{kind}")
 
     def core_of(self, row: Row) -> str:
-        """The kind of core whose engine runs *row*."""
-        core = self.chip.engines[row.engine].core
-        return core if isinstance(core, str) else core[0]
-
-    def fastest(self, candidates: Iterable[Program]) -> Program:
-        """The program that the timing plane finishes first; the first one of equals."""
-        programs = list(candidates)
-        if not programs:
-            raise errors.KernelError("DSF-K003", f"{self.isa.name}: no tiling fits this chip's memories")
-        return min(programs, key=lambda p: self.timing(p).duration_fs)
+        """The kind of core that runs *row*: the owner of its on-chip memories, else the first that has its engine."""
+        memories = (self.chip.memories[space] for _, role in row.operands for space in role.spaces)
+        return next((m.core for m in memories if m.core is not None), self.chip.engines[row.engine].core[0])
 
 
 def _takes(row: Row, dtype: str | None) -> bool:

@@ -60,7 +60,10 @@ class Tile:
 
 @define(eq=False)
 class Lane:
-    """One block's compute: allocates tiles and emits primitives, ordering engines whenever the work changes engine."""
+    """One block's compute: allocates tiles and emits primitives, ordering engines whenever the work changes engine.
+
+    *row* and *column* are where the present tile starts, *height* and *width* its size.
+    """
 
     target: Target
     builder: Builder
@@ -71,6 +74,9 @@ class Lane:
     slots: int = 1
     slot: Affine | None = None
     row: Affine = Affine()
+    column: Affine = Affine()
+    height: int = 1
+    width: int = 1
     first: str | None = None
     current: str | None = None
 
@@ -102,7 +108,7 @@ class Lane:
         self.builder(row.name, *operands, **scalars)
         return dst
 
-    def new(self, primitive: str, rows: int, columns: int, dtype: str, *sources: Tile, **scalars: float | int) -> Tile:
+    def new(self, primitive: str, rows: int, columns: int, dtype: str, *sources: Tile, **scalars: float | int | Affine) -> Tile:
         """A fresh tile = primitive(sources)."""
         return self.op(primitive, self.tile(rows, columns, dtype), *sources, **scalars)
 
@@ -246,14 +252,23 @@ def _tile_shape(target: Target, space: Space, budget: int, whole_rows: bool) -> 
     n_rows, n_columns = space.rows[0], max(n for n, _ in space.columns)
     total = n_rows * n_columns * prod(n for n, _ in space.outer)
     fair = max(PAD * PAD, -(-total // cores))
+    limit = _row_limit(target, n_columns)
+    if whole_rows and n_columns > limit:
+        raise errors.KernelError("DSF-K009", f"a row of {n_columns} elements; one vector instruction takes {limit} at most")
     if whole_rows:
         return max(1, min(n_rows, min(budget, fair) // n_columns)), n_columns
     budget = min(budget, fair)
-    limit = int(target.chip.limits.get("vector_row_elements", budget))
     columns = min(n_columns, budget, limit)
     if columns < n_columns and columns > PAD:
         columns = columns // PAD * PAD
     return max(1, min(n_rows, budget // columns)), columns
+
+
+def _row_limit(target: Target, otherwise: int) -> int:
+    """Elements that one row of a vector instruction may have, where the HDL limits them."""
+    limit = target.chip.limits.get("vector_row_elements", otherwise)
+    assert isinstance(limit, int), "the schema makes it a number"
+    return limit
 
 
 @define(eq=False)
@@ -304,6 +319,7 @@ class _Tiler:
             lane.slots, lane.slot, lane.row = slots, lap % 2 if slots > 1 else None, at.row + lap * rows.size
             event: Affine | int = lane.slot if lane.slot is not None else 0
             b.wait_flag(store.engine, load.engine, event)
+            lane.column, lane.height, lane.width = at.column, rows.size, min(columns.size, self.width)
             self._pass(lane, evolve(at, row=lane.row), rows, columns, event, fixed)
             b.set_flag(store.engine, load.engine, event)
         for slot in range(slots):
@@ -428,7 +444,10 @@ class Tile:
 
 @define(eq=False)
 class Lane:
-    """One block's compute: allocates tiles and emits primitives, ordering engines whenever the work changes engine."""
+    """One block's compute: allocates tiles and emits primitives, ordering engines whenever the work changes engine.
+
+    *row* and *column* are where the present tile starts, *height* and *width* its size.
+    """
 
     target: Target
     builder: Builder
@@ -439,6 +458,9 @@ class Lane:
     slots: int = 1
     slot: Affine | None = None
     row: Affine = Affine()
+    column: Affine = Affine()
+    height: int = 1
+    width: int = 1
     first: str | None = None
     current: str | None = None
 
@@ -470,7 +492,7 @@ class Lane:
         self.builder(row.name, *operands, **scalars)
         return dst
 
-    def new(self, primitive: str, rows: int, columns: int, dtype: str, *sources: Tile, **scalars: float | int) -> Tile:
+    def new(self, primitive: str, rows: int, columns: int, dtype: str, *sources: Tile, **scalars: float | int | Affine) -> Tile:
         """A fresh tile = primitive(sources)."""
         return self.op(primitive, self.tile(rows, columns, dtype), *sources, **scalars)
 
@@ -614,14 +636,23 @@ def _tile_shape(target: Target, space: Space, budget: int, whole_rows: bool) -> 
     n_rows, n_columns = space.rows[0], max(n for n, _ in space.columns)
     total = n_rows * n_columns * prod(n for n, _ in space.outer)
     fair = max(PAD * PAD, -(-total // cores))
+    limit = _row_limit(target, n_columns)
+    if whole_rows and n_columns > limit:
+        raise errors.KernelError("DSF-K009", f"a row of {n_columns} elements; one vector instruction takes {limit} at most")
     if whole_rows:
         return max(1, min(n_rows, min(budget, fair) // n_columns)), n_columns
     budget = min(budget, fair)
-    limit = int(target.chip.limits.get("vector_row_elements", budget))
     columns = min(n_columns, budget, limit)
     if columns < n_columns and columns > PAD:
         columns = columns // PAD * PAD
     return max(1, min(n_rows, budget // columns)), columns
+
+
+def _row_limit(target: Target, otherwise: int) -> int:
+    """Elements that one row of a vector instruction may have, where the HDL limits them."""
+    limit = target.chip.limits.get("vector_row_elements", otherwise)
+    assert isinstance(limit, int), "the schema makes it a number"
+    return limit
 
 
 @define(eq=False)
@@ -672,6 +703,7 @@ class _Tiler:
             lane.slots, lane.slot, lane.row = slots, lap % 2 if slots > 1 else None, at.row + lap * rows.size
             event: Affine | int = lane.slot if lane.slot is not None else 0
             b.wait_flag(store.engine, load.engine, event)
+            lane.column, lane.height, lane.width = at.column, rows.size, min(columns.size, self.width)
             self._pass(lane, evolve(at, row=lane.row), rows, columns, event, fixed)
             b.set_flag(store.engine, load.engine, event)
         for slot in range(slots):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from attrs import define, field, frozen
@@ -50,6 +50,8 @@ class Answer:
         return (self.arrivals_fs[-1] - self.arrivals_fs[0]) / steps / FS_PER_SECOND if steps else None
 
     def to_json(self) -> dict[str, Any]:
+        """The same as plain data, with the origin of each of its own numbers; the report has those of its own."""
+        time = self.report.origins["time"]
         return {
             "model": self.model,
             "prompt": self.prompt,
@@ -60,6 +62,7 @@ class Answer:
             "ttft_seconds": self.ttft_seconds,
             "tpot_seconds": self.tpot_seconds,
             "wall_seconds": dict(self.wall_seconds),
+            "origins": {"ttft_seconds": time, "tpot_seconds": time, "wall_seconds": "measured"},
             "report": self.report.to_json(),
         }
 
@@ -120,10 +123,10 @@ class _Laps:
     """Host wall time of the stages of one run."""
 
     seconds: dict[str, float] = field(factory=dict)
-    since: float = field(factory=time.perf_counter)
+    since: float = field(factory=perf_counter)
 
     def lap(self, stage: str) -> None:
-        now = time.perf_counter()
+        now = perf_counter()
         self.seconds[stage], self.since = now - self.since, now
 
 

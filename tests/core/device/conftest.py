@@ -1,13 +1,19 @@
-"""A session without a chip: memory is one array of bytes, and a tape is run operation by operation with CPU kernels."""
+"""The emulated device on a session without a chip, so that a test needs nothing but torch.
+
+`ReferenceSession` is the least that a session can be: memory is one array of bytes, and a tape is run operation by
+operation with CPU kernels.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import pytest
 import torch
 from attrs import define, field, frozen
 
-from dsf import errors
+from dsf import device, errors
 from dsf.intent.tape import Op, Region, Site, Tape, Window
 
 PAGE = 512
@@ -133,3 +139,36 @@ def _flat(value: Any) -> list[torch.Tensor]:
 
 def _site_of(tape: Tape, buffer: int) -> Site | None:
     return next((op.site for op in tape.ops if buffer in op.buffers), None)
+
+
+@pytest.fixture
+def make_session() -> Iterator[Callable[..., ReferenceSession]]:
+    """Attach a session made with the given fields; whatever is attached at the end is detached."""
+
+    def make(**fields: Any) -> ReferenceSession:
+        device.detach()
+        made = ReferenceSession(**fields)
+        device.attach(made)
+        return made
+
+    torch.manual_seed(0)
+    yield make
+    device.detach()
+
+
+@pytest.fixture
+def session(make_session: Callable[..., ReferenceSession]) -> ReferenceSession:
+    return make_session()
+
+
+@pytest.fixture
+def recorded(session: ReferenceSession) -> Callable[[], list[str]]:
+    """Targets of everything run since the last call."""
+
+    def take() -> list[str]:
+        device.flush()
+        targets = [op.target for tape in session.tapes for op in tape.ops]
+        session.tapes.clear()
+        return targets
+
+    return take

@@ -1,0 +1,9 @@
+"""The kernel library of the 910B family: program generators under the names of CANN's operators."""
+
+from __future__ import annotations
+
+from dsf_ascend.kernels import attention, matmul, vector
+
+__all__ = ["KERNELS"]
+
+KERNELS = (*matmul.KERNELS, *attention.KERNELS, *vector.KERNELS)

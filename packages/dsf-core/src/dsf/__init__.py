@@ -1,0 +1,62 @@
+"""DSF: run, check and plan PyTorch models on AI chips that are not there.
+
+    import dsf
+    dsf.enable("ascend-910b2")      # from here on .to("npu") is an emulated chip
+    ...
+    print(dsf.report())
+"""
+
+from __future__ import annotations
+
+import os
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dsf.pipeline import Session
+    from dsf.reports import Report
+
+__all__ = ["__version__", "current", "disable", "enable", "report"]
+
+try:
+    __version__ = version("dsf-core")
+except PackageNotFoundError:  # run from a source tree that is not installed
+    __version__ = "0+unknown"
+
+
+def enable(
+    chip: str | None = None, *, fidelity: str | None = None, strict: bool = False, exact: bool = False
+) -> Session:
+    """Make *chip* the torch device of its name (`npu`, ...) in this process.
+
+    chip: a name of `dsf-cli chips` or the path of an HDL file. Without one: DSF_CHIP, else the default chip of the only
+    installed plugin. fidelity: `isa` (programs are executed), `operator` (each kernel's whole-tensor reference) or
+    `timing` (no numbers); without one: DSF_FIDELITY, else `isa`. strict: a cast or a fallback to the host is an error.
+    exact: every instruction in float64, rounded once. Raises HdlError, PluginError or DeviceError; then nothing has
+    changed. Enabling the same chip again begins a new session; another chip needs `disable` and the same device name.
+    """
+    from dsf.enabling import enable as enabled
+
+    return enabled(chip, fidelity or os.environ.get("DSF_FIDELITY") or "isa", strict, exact)
+
+
+def disable() -> None:
+    """Detach the device; its tensors cannot be read afterwards. The device's name stays known to torch. No-op if
+    nothing is enabled."""
+    from dsf.enabling import disable as disabled
+
+    disabled()
+
+
+def current() -> Session | None:
+    """The session that `enable` began, or None."""
+    from dsf.enabling import current as now
+
+    return now()
+
+
+def report(reset: bool = False) -> Report:
+    """What the session has done so far, everything recorded included; with *reset*, counting begins anew."""
+    from dsf.enabling import report as reported
+
+    return reported(reset)

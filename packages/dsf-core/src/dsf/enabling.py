@@ -1,0 +1,76 @@
+"""Switching a chip on and off in a process: the checks before, the device behind."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+from dsf import device, errors
+from dsf.pipeline import FIDELITIES, Session
+from dsf.plugins import registry
+from dsf.reports import Report
+
+__all__ = ["current", "disable", "enable", "report"]
+
+TORCH = ((2, 13), (2, 14))
+
+_session: Session | None = None
+
+
+def enable(chip: str | None, fidelity: str, strict: bool, exact: bool) -> Session:
+    """Begin a session on *chip* (see `dsf.enable`)."""
+    global _session
+    _check_torch(torch.__version__)
+    if fidelity not in FIDELITIES:
+        raise errors.DeviceError(
+            "DSF-D003", f"fidelity '{fidelity}' is unknown; expected one of {', '.join(FIDELITIES)}"
+        )
+    known = registry()
+    described = known.chip(chip or os.environ.get("DSF_CHIP") or known.default_chip())
+    view = known.view(described)
+    if _session is not None and _session.view.chip != described:
+        raise errors.DeviceError(
+            "DSF-D004",
+            f"'{_session.view.chip.name}' is enabled in this process; call dsf.disable() before enabling '{described.name}'",
+        )
+    session = Session(view, fidelity, strict, exact)
+    if _session is not None:
+        disable()
+    device.attach(session)
+    _session = session
+    return session
+
+
+def disable() -> None:
+    """End the session, if there is one."""
+    global _session
+    if _session is not None:
+        ended, _session = _session, None
+        device.detach()
+        ended.close()
+
+
+def current() -> Session | None:
+    """The session, or None."""
+    return _session
+
+
+def report(reset: bool) -> Report:
+    """Flush, then the session's report."""
+    if _session is None:
+        raise errors.DeviceError("DSF-D005", "no chip is enabled, so there is nothing to report; call dsf.enable(...) first")
+    device.flush()
+    return _session.report(reset)
+
+
+def _check_torch(found: str) -> None:
+    """The private parts of torch that the device stands on are tested for one range of versions."""
+    major, minor = (int(part) for part in found.split(".")[:2])
+    low, high = TORCH
+    if not low <= (major, minor) < high:
+        raise errors.DeviceError(
+            "DSF-D006",
+            f"torch {found} is installed; dsf supports torch >={low[0]}.{low[1]},<{high[0]}.{high[1]}; "
+            "pip install 'torch==2.13.0'",
+        )

@@ -1,0 +1,113 @@
+"""An instruction set for any chip, from its HDL: neutral names, one row for each engine, data path and primitive.
+
+A chip that has no plugin needs a vector engine with a core-scope memory that main memory can be copied into and out of;
+a matrix engine as well, with an accumulator that it can be copied out of. What is missing is simply not served, and what
+needs it goes to the host.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from attrs import frozen
+
+from dsf import errors
+from dsf.hdl import Chip, Engine, Path
+from dsf.isa import Isa
+from dsf.isa.families import (
+    add_copies, add_indexed, add_matrix, add_pointwise, add_reductions, add_vector_moves,
+)  # fmt: skip
+from dsf.isa.laws import fixed
+from dsf.isa.primitives import ARG_REDUCTIONS, POINTWISE, REDUCTIONS
+
+__all__ = ["Memories", "isa", "memories"]
+
+FLOATS = ("float16", "bfloat16", "float32")
+SOURCE = "derived from the HDL"
+
+
+@frozen
+class Memories:
+    """The on-chip memories that generic works in: *scratch* for vectors and matrix operands, *acc* for results."""
+
+    main: str
+    scratch: str
+    acc: str | None
+
+
+def memories(chip: Chip) -> Memories:
+    """Which memories of *chip* serve as scratch and accumulator: the largest core memory that main memory reaches both
+    ways, and the largest other one from which results get to main memory."""
+    main = chip.main_memory.name
+    own = [m for m in chip.memories.values() if m.scope == "core"]
+    both = [m for m in own if (main, m.name) in chip.paths and (m.name, main) in chip.paths]
+    vector_cores = {core for e in chip.engines.values() if e.kind == "vector" for core in e.core}
+    scratch = max((m for m in both if m.core in vector_cores), key=lambda m: m.nbytes, default=None)
+    if scratch is None:
+        raise errors.HdlError(
+            "DSF-H020",
+            f"{chip.name}: generic needs a core memory beside a vector engine, with paths from and to {main}; "
+            f"the HDL has paths {', '.join(f'{a}->{b}' for a, b in chip.paths)}",
+        )
+    outs = [m for m in own if m.name != scratch.name and (m.name, main) in chip.paths and m.core == scratch.core]
+    acc = max(outs, key=lambda m: m.nbytes, default=None)
+    return Memories(main, scratch.name, acc.name if acc else None)
+
+
+def _engine(chip: Chip, kind: str, core: str | None) -> Engine | None:
+    return next((e for e in chip.engines.values() if e.kind == kind and (core is None or core in e.core)), None)
+
+
+@lru_cache
+def isa(chip: Chip) -> Isa:
+    """The instruction set that *chip*'s HDL implies."""
+    places = memories(chip)
+    table = Isa(f"generic({chip.name})")
+    core = chip.memories[places.scratch].core
+    for path in chip.paths.values():
+        role = _role(path, places)
+        add_copies(table, path.engine, path.source, path.target, f"copy.{path.source}.{path.target}", role, SOURCE)
+    _add_gathers(table, chip, places)
+    vector, scalar, matrix = (_engine(chip, kind, core) for kind in ("vector", "scalar", "matrix"))
+    if vector is not None:
+        _add_engine(table, vector.name, "v", places.scratch, _formats(chip, "native"))
+    if scalar is not None:
+        _add_engine(table, scalar.name, "s", places.scratch, _formats(chip, "native", "scalar"))
+    if matrix is not None and places.acc is not None:
+        dtypes = [d for d, rule in chip.numerics.dtypes.items() if rule.matrix == "native" and d in FLOATS]
+        add_matrix(table, matrix.name, "matmul", places.acc, places.scratch, places.scratch, dtypes, source=SOURCE)
+    table.add_flags(fixed(0), SOURCE)
+    return table
+
+
+def _role(path: Path, places: Memories) -> str:
+    """What a copy is for, in the kernels' vocabulary."""
+    roles = {
+        (places.main, places.scratch): "load",
+        (places.scratch, places.main): "store",
+        (places.acc, places.main): "store.matrix",
+        (places.main, places.acc): "load.acc",
+    }
+    return roles.get((path.source, path.target), "")
+
+
+def _add_gathers(table: Isa, chip: Chip, places: Memories) -> None:
+    inbound = chip.paths[places.main, places.scratch].engine
+    add_indexed(table, inbound, places.main, places.scratch, "gather", "", SOURCE)
+
+
+def _add_engine(table: Isa, engine: str, prefix: str, space: str, dtypes: tuple[str, ...]) -> None:
+    """All primitives on one engine, for the formats that it computes."""
+    stored = (*dtypes, *(d for d in STORED if d not in dtypes))
+    add_pointwise(table, engine, space, {key: f"{prefix}.{key}" for key in POINTWISE}, dtypes, source=SOURCE)
+    names = {key: f"{prefix}.reduce.{key}" for key in (*REDUCTIONS, *ARG_REDUCTIONS)}
+    add_reductions(table, engine, space, names, dtypes, SOURCE)
+    add_vector_moves(table, engine, space, {key: f"{prefix}.{key}" for key in ("fill", "iota")}, dtypes, SOURCE)
+    add_vector_moves(table, engine, space, {"cast": f"{prefix}.cast"}, stored, SOURCE)
+
+
+STORED = ("float16", "float32", "bfloat16", "float64", "int64", "int32", "int16", "int8", "uint8", "bool")
+
+
+def _formats(chip: Chip, *ways: str) -> tuple[str, ...]:
+    return tuple(dtype for dtype, rule in chip.numerics.dtypes.items() if rule.vector in ways)

@@ -1,0 +1,207 @@
+"""Products on the matrix engine of any chip: operand tiles in scratch, twice buffered, results in the accumulator.
+
+    main -inbound-> scratch -matrix-> accumulator -outbound-> main (rounded on the way)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+from attrs import evolve, frozen
+
+from dsf import errors
+from dsf.isa import Affine, Builder, Operand
+from dsf.isa.program import affine, torch_dtype
+from dsf.kernels.contraction import (
+    LIMITS, ROUNDING, Product, Side, batch_reference, emit_batch, emit_linear, linear_reference,
+)  # fmt: skip
+from dsf.kernels.kernel import Kernel
+from dsf.kernels.target import Target
+
+__all__ = ["KERNELS", "emit_product"]
+
+BUCKET = 128
+BLOCK = 16  # elements: whole bursts of every 16-bit or wider format
+
+
+@frozen
+class Tiling:
+    """Rows and columns of a result tile, and the depth of an operand slab."""
+
+    m: int
+    n: int
+    k: int
+
+
+@frozen
+class Names:
+    """The instructions, engines and memories that a product uses on this chip."""
+
+    load: str
+    store: str
+    matmul: str
+    inbound: str
+    outbound: str
+    matrix: str
+    scratch: str
+    acc: str
+    core: str
+
+    @classmethod
+    def of(cls, target: Target, dtype: str) -> Names:
+        matmul, load, store = target.row("matmul", dtype), target.row("load"), target.row("store.matrix")
+        acc, scratch = matmul.operands[0][1].spaces[0], matmul.operands[1][1].spaces[0]
+        if load.operands[0][1].spaces[0] != scratch or store.operands[1][1].spaces[0] != acc:
+            raise errors.KernelError(
+                "DSF-K008",
+                f"{target.isa.name}: generic loads into {load.operands[0][1].spaces[0]}, but the matrix engine reads {scratch}; "
+                "such a chip needs its vendor's kernels",
+            )
+        return cls(load.name, store.name, matmul.name, load.engine, store.engine, matmul.engine, scratch, acc,
+                   target.core_of(matmul))  # fmt: skip
+
+
+def emit_product(b: Builder, target: Target, product: Product) -> None:
+    """Emit one phase that computes *product* in the tiling that the timing plane finishes first."""
+    emit_tiled(b, Names.of(target, product.a.dtype), product, best_tiling(target, product))
+
+
+def best_tiling(target: Target, product: Product) -> Tiling:
+    """As fast as any that fits; long n and k are rounded up to buckets, so that a growing cache asks once per bucket."""
+    asked = evolve(product, n=_bucket(product.n), k=_bucket(product.k))
+    known = target.memory.get(asked)
+    if known is None:
+        names = Names.of(target, product.a.dtype)
+        candidates = list(tilings(target, names, asked))
+        if not candidates:
+            raise errors.KernelError("DSF-K003", f"{target.isa.name}: no tiling of {asked} fits this chip's memories")
+        known = target.memory[asked] = min(candidates, key=lambda t: _duration(target, names, asked, t))
+    return Tiling(min(known.m, product.m), min(known.n, product.n), min(known.k, _up(product.k)))
+
+
+def _bucket(size: int) -> int:
+    return size if size <= BUCKET else -(-size // BUCKET) * BUCKET
+
+
+def _up(size: int) -> int:
+    return -(-size // BLOCK) * BLOCK
+
+
+def tilings(target: Target, names: Names, product: Product) -> Iterator[Tiling]:
+    """Result tiles that the accumulator takes, with the deepest slabs of which two fit the scratch memory."""
+    memories, item = target.chip.memories, torch_dtype(product.a.dtype).itemsize
+    for m in dict.fromkeys(min(size, product.m) for size in (128, 64, 256)):
+        for n in dict.fromkeys(min(size, product.n) for size in (256, 128, 64, 32, 16)):
+            deepest = memories[names.scratch].nbytes // 2 // ((_up(m) + _up(n)) * item) // BLOCK * BLOCK
+            depth = min(deepest, 512, _up(product.k))
+            if _up(m) * _up(n) * 4 <= memories[names.acc].nbytes and depth >= BLOCK:
+                yield Tiling(m, n, depth)
+
+
+def _duration(target: Target, names: Names, product: Product, tiling: Tiling) -> int:
+    b = target.builder("tiling")
+    for param in range(1 + max(side.param for side in (product.a, product.b, product.out))):
+        b.param(f"p{param}", "inout", target.chip.main_memory.nbytes)
+    emit_tiled(b, names, product, tiling)
+    return target.timing(b.build()).duration_fs
+
+
+def emit_tiled(b: Builder, names: Names, product: Product, tiling: Tiling) -> None:
+    """One phase: a nest for the inner tiles and one for each ragged edge."""
+    with b.phase(names.core):
+        for m0, m, rows in _cut(product.m, tiling.m):
+            for n0, n, columns in _cut(product.n, tiling.n):
+                counts = {f"b{d}": batch.count for d, batch in enumerate(product.batch)}
+                with b.nest(**counts, i=rows, j=columns) as variables:
+                    *batch, i, j = variables
+                    _Block(b, names, product, tiling, tuple(batch), i * m + m0, j * n + n0, m, n).emit()
+
+
+def _cut(total: int, size: int) -> Iterator[tuple[int, int, int]]:
+    """(start, size, count) of the whole tiles and of the ragged end."""
+    if total // size:
+        yield 0, size, total // size
+    if total % size:
+        yield total // size * size, total % size, 1
+
+
+@frozen
+class _Block:
+    b: Builder
+    names: Names
+    product: Product
+    tiling: Tiling
+    batch: tuple[Affine, ...]
+    row: Affine
+    column: Affine
+    m: int
+    n: int
+
+    def emit(self) -> None:
+        b, names, p, depth = self.b, self.names, self.product, self.tiling.k
+        for half in (0, 1):
+            b.set_flag(names.matrix, names.inbound, half)
+        first = self._start()
+        slabs = p.k // depth
+        with b.loop(slabs) as s:
+            self._slab(s * depth, depth, s % 2, s + first)
+        if p.k % depth:
+            self._slab(affine(slabs * depth), p.k % depth, affine(slabs % 2), affine(slabs + first))
+        for half in (0, 1):
+            b.wait_flag(names.matrix, names.inbound, half)
+        b.order(names.matrix, names.outbound, 0)
+        b(names.store, self._gm(p.out, self.row, self.column, self.m, self.n, "out"), self._acc())
+        b.order(names.outbound, names.matrix, 0)
+
+    def _start(self) -> int:
+        """Put a bias into the accumulator; 1 where there is something to add to, 0 where the first product starts it."""
+        b, bias, names = self.b, self.product.bias, self.names
+        if bias is None:
+            return 0
+        source = b.gm(bias.param, self.column * torch_dtype(bias.dtype).itemsize, (self.m, self.n), bias.dtype, (0, 1))
+        b.order(names.matrix, names.inbound, 2)
+        b.order(names.outbound, names.inbound, 2)
+        b(f"copy.{b.chip.main_memory.name}.{names.acc}", self._acc(), source)
+        b.order(names.inbound, names.matrix, 2)
+        return 1
+
+    def _slab(self, k: Affine, depth: int, half: Affine, accumulate: Affine) -> None:
+        b, names, p = self.b, self.names, self.product
+        a, w = self._scratch(p.a, half, 0, (self.m, depth)), self._scratch(p.b, half, self._b_start(), (depth, self.n))
+        b.wait_flag(names.matrix, names.inbound, half)
+        b(names.load, a, self._gm(p.a, self.row, k, self.m, depth, "a"))
+        b(names.load, w, self._gm(p.b, k, self.column, depth, self.n, "b"))
+        b.order(names.inbound, names.matrix, half)
+        b(names.matmul, self._acc(), a, w, accumulate=accumulate)
+        b.set_flag(names.matrix, names.inbound, half)
+
+    def _b_start(self) -> int:
+        item = torch_dtype(self.product.a.dtype).itemsize
+        align = self.b.chip.memories[self.names.scratch].alignment
+        return -(-_up(self.tiling.m) * self.tiling.k * item // align) * align
+
+    def _gm(self, side: Side, row: Affine, column: Affine, rows: int, columns: int, which: str) -> Operand:
+        item = torch_dtype(side.dtype).itemsize
+        offset = row * (side.row * item) + column * (side.column * item)
+        for variable, batch in zip(self.batch, self.product.batch, strict=True):
+            step = {"a": batch.a, "b": batch.b, "out": batch.out}[which]
+            offset = offset + variable * (step * item)
+        return self.b.gm(side.param, offset, (rows, columns), side.dtype, (side.row, side.column))
+
+    def _scratch(self, side: Side, half: Affine, start: int, shape: tuple[int, int]) -> Operand:
+        """A slab in scratch, in main memory's own order."""
+        stride = (shape[1], 1) if side.column == 1 else (1, shape[0])
+        size = self.b.chip.memories[self.names.scratch].nbytes // 2
+        return self.b.on(self.names.scratch, half * size + start, shape, side.dtype, stride)
+
+    def _acc(self) -> Operand:
+        return self.b.on(self.names.acc, 0, (self.m, self.n), "float32")
+
+
+KERNELS = (
+    Kernel("generic.matmul", "linear", "generic", partial(emit_linear, emit_product, "generic.matmul"),
+           linear_reference, LIMITS, ROUNDING, "derived from the HDL"),
+    Kernel("generic.batch_matmul", "matmul", "generic", partial(emit_batch, emit_product, "generic.batch_matmul"),
+           batch_reference, LIMITS, ROUNDING, "derived from the HDL"),
+)  # fmt: skip

@@ -1,0 +1,21 @@
+"""What DSF asks generic, and where the answer is. Asked last, for every chip."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dsf.generic.isa import isa
+from dsf.generic.kernels import kernels
+from dsf.hdl import Chip
+from dsf.kernels.kernel import Kernel
+from dsf.plugins.spec import API, Vendor, hookimpl
+
+__all__ = ["NAME", "VENDOR", "dsf_kernels"]
+
+NAME = "generic"
+VENDOR = Vendor(API, "acme-x1", isa)
+
+
+@hookimpl(trylast=True)
+def dsf_kernels(chip: Chip) -> Iterable[Kernel]:
+    return kernels(chip)

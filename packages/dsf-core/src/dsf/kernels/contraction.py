@@ -1,0 +1,170 @@
+"""Products of matrices as kernels see them: where the operands lie, what is a row, what is a batch; limits, references.
+
+A chip's library brings one function that emits a phase for a `Product`; linear layers, batched products and attention
+are then the same on every chip.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from attrs import frozen
+
+from dsf.hdl import Chip
+from dsf.intent.ir import Intent
+from dsf.intent.tape import Window
+from dsf.isa import Builder, Program
+from dsf.isa.program import dtype_name
+from dsf.kernels.kernel import Limit
+from dsf.kernels.target import Target
+from dsf.kernels.vector import reach
+
+__all__ = [
+    "LIMITS", "ROUNDING", "Batch", "EmitProduct", "Product", "Side", "batch_reference", "emit_batch", "emit_linear",
+    "linear_reference",
+]  # fmt: skip
+
+
+@frozen
+class Side:
+    """A matrix operand in main memory. *row* and *column* are strides in elements of the (M, K) or (K, N) matrix (of
+    the result: (M, N)), one of which is 1."""
+
+    param: int
+    row: int
+    column: int
+    dtype: str
+
+
+@frozen
+class Batch:
+    """One batch dimension: how often, and the step of a, b and the result in elements."""
+
+    count: int
+    a: int
+    b: int
+    out: int
+
+
+@frozen
+class Product:
+    """out (m, n) = a (m, k) @ b (k, n) (+ bias (n)), for every combination of the batch dimensions."""
+
+    m: int
+    n: int
+    k: int
+    a: Side
+    b: Side
+    out: Side
+    batch: tuple[Batch, ...] = ()
+    bias: Side | None = None
+
+
+EmitProduct = Callable[[Builder, Target, Product], None]
+"""Emits one phase that computes a product with a chip's own engines."""
+
+
+def emit_linear(emit: EmitProduct, name: str, target: Target, intent: Intent) -> Program:
+    """The program of a linear intent."""
+    return _program(emit, name, target, intent, linear_product(intent))
+
+
+def emit_batch(emit: EmitProduct, name: str, target: Target, intent: Intent) -> Program:
+    """The program of a matmul intent."""
+    return _program(emit, name, target, intent, batch_product(intent))
+
+
+def _program(emit: EmitProduct, name: str, target: Target, intent: Intent, product: Product) -> Program:
+    b = target.builder(name)
+    for n, region in enumerate(intent.inputs):
+        b.param(f"in{n}", "in", reach(region.window))
+    b.param("out", "out", reach(intent.outputs[0].window))
+    emit(b, target, product)
+    return b.build()
+
+
+def side(param: int, window: Window) -> Side:
+    """The last two dimensions of *window* as a matrix operand."""
+    row = window.stride[-2] if len(window.shape) > 1 else 0
+    return Side(param, row, window.stride[-1], dtype_name(window.dtype))
+
+
+def linear_product(intent: Intent) -> Product:
+    """x [..., K], w [N, K] or [K, N] -> y [..., N]: the leading dimensions of x that lie evenly are the rows, the
+    others a batch."""
+    x, w, y = intent.inputs[0].window, intent.inputs[1].window, intent.outputs[0].window
+    lead = merged(x.shape[:-1], x.stride[:-1], y.stride[:-1])
+    *outer, (m, x_row, y_row) = lead or [(1, 0, 0)]
+    n, k = y.shape[-1], x.shape[-1]
+    w_k, w_n = (w.stride[1], w.stride[0]) if intent.attr("transposed") else w.stride
+    bias = Side(2, 0, 1, dtype_name(intent.inputs[2].dtype)) if intent.attr("has_bias") else None
+    return Product(
+        m, n, k, Side(0, x_row, x.stride[-1], dtype_name(x.dtype)), Side(1, w_k, w_n, dtype_name(w.dtype)),
+        Side(len(intent.inputs), y_row, y.stride[-1], dtype_name(y.dtype)),
+        tuple(Batch(count, a, 0, out) for count, a, out in outer), bias,
+    )  # fmt: skip
+
+
+def merged(shape: tuple[int, ...], *strides: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """Dimensions as (size, stride in each operand), joined where every operand walks two of them as one."""
+    dims: list[tuple[int, ...]] = []
+    for n, *steps in zip(shape, *strides, strict=True):
+        if n == 1:
+            continue
+        if dims and all(outer == inner * n for outer, inner in zip(dims[-1][1:], steps, strict=True)):
+            dims[-1] = (dims[-1][0] * n, *steps)
+        else:
+            dims.append((n, *steps))
+    return dims
+
+
+def batch_product(intent: Intent) -> Product:
+    """a [..., M, K] @ b [..., K, N] -> y [..., M, N]."""
+    a, b, y = intent.inputs[0].window, intent.inputs[1].window, intent.outputs[0].window
+    batch = merged(y.shape[:-2], a.stride[:-2], b.stride[:-2], y.stride[:-2])
+    out = Side(2, y.stride[-2], y.stride[-1], dtype_name(y.dtype))
+    return Product(
+        y.shape[-2], y.shape[-1], a.shape[-1], side(0, a), side(1, b), out, tuple(Batch(*dims) for dims in batch)
+    )
+
+
+def linear_reference(intent: Intent, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """fp32 accumulation over the whole depth, one rounding to the result's format."""
+    x, w, *bias = (t.float() for t in inputs)
+    y = x @ (w.t() if intent.attr("transposed") else w)
+    return ((y + bias[0] if bias else y).to(intent.outputs[0].dtype),)
+
+
+def batch_reference(intent: Intent, a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return (torch.matmul(a.float(), b.float()).to(intent.outputs[0].dtype),)
+
+
+FLOATS = (torch.float16, torch.bfloat16, torch.float32)
+
+
+def _formats(chip: Chip, intent: Intent) -> bool:
+    return all(r.dtype in FLOATS for r in (*intent.inputs, *intent.outputs)) and len(
+        {r.dtype for r in intent.inputs[:2]}
+    ) == 1
+
+
+def _one_dense(window: Window, last: int = 2) -> bool:
+    return any(s == 1 or n == 1 for n, s in zip(window.shape[-last:], window.stride[-last:], strict=True))
+
+
+def _dense(chip: Chip, intent: Intent) -> bool:
+    y = intent.outputs[0].window
+    return all(_one_dense(r.window) for r in intent.inputs[:2]) and (y.stride[-1] == 1 or y.shape[-1] == 1)
+
+
+def _filled(chip: Chip, intent: Intent) -> bool:
+    return all(r.numel for r in (*intent.inputs, *intent.outputs))
+
+
+LIMITS = (
+    Limit("operands are fp16, bf16 or fp32, both of one format", _formats, "aclnnMatmul, supported dtypes"),
+    Limit("each matrix lies densely along rows or columns", _dense, "DataCopy ND2NZ reads rows of a dense matrix"),
+    Limit("no dimension is empty", _filled),
+)
+ROUNDING = "1 ulp of the result where it is not a cancellation: fp32 sums in another order, rounded once"

@@ -1,0 +1,74 @@
+"""What the shared vector generators compute, on whole tensors in plain torch, rounded where they round.
+
+These serve fidelity `operator` and are the yardstick of the executed programs. A 16-bit result is rounded once from
+float32 unless the generator rounds in between, in which case so does the reference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+
+import torch
+
+from dsf.intent.ir import Intent
+from dsf.intent.meaning import meaning
+
+__all__ = ["REFERENCES"]
+
+Reference = Callable[..., tuple[torch.Tensor, ...]]
+
+
+def _rms_norm(intent: Intent, x: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    dtype, wide = intent.outputs[0].dtype, x.float()
+    mean = (wide * wide).sum(-1, keepdim=True) * (1 / x.shape[-1])
+    normed = wide * torch.rsqrt(mean + intent.attr("eps"))
+    if intent.attr("weight_after_cast"):
+        return (_rounded_product(normed.to(dtype), weight.to(dtype)),)
+    return ((normed * weight.float()).to(dtype),)
+
+
+def _layer_norm(intent: Intent, x: torch.Tensor, *affine: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    dims = tuple(range(-intent.attr("axes"), 0))
+    wide, share = x.float(), 1 / prod(x.shape[d] for d in dims)
+    centred = wide - wide.sum(dims, keepdim=True) * share
+    result = centred * torch.rsqrt((centred * centred).sum(dims, keepdim=True) * share + intent.attr("eps"))
+    rest = [t.float() for t in affine]
+    if intent.attr("has_weight"):
+        result = result * rest.pop(0)
+    if intent.attr("has_bias"):
+        result = result + rest.pop(0)
+    return (result.to(intent.outputs[0].dtype),)
+
+
+def _rounded_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return (a.float() * b.float()).to(a.dtype)
+
+
+def _gated_activation(intent: Intent, gate: torch.Tensor, up: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    functional, x = torch.nn.functional, gate.float()
+    opened = {
+        "silu": lambda: x * torch.sigmoid(x),
+        "gelu": lambda: functional.gelu(x),
+        "gelu_tanh": lambda: functional.gelu(x, approximate="tanh"),
+        "relu": lambda: functional.relu(x),
+        "sigmoid": lambda: torch.sigmoid(x),
+    }[intent.attr("act")]()
+    return (_rounded_product(opened.to(intent.outputs[0].dtype), up),)
+
+
+def _softmax(intent: Intent, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    function = torch.log_softmax if intent.attr("log") else torch.softmax
+    return (function(x.float(), intent.attr("dim")).to(intent.outputs[0].dtype),)
+
+
+REFERENCES: dict[str, Reference] = {
+    "rms_norm": _rms_norm,
+    "layer_norm": _layer_norm,
+    "gated_activation": _gated_activation,
+    "softmax": _softmax,
+    **{kind: meaning for kind in (
+        "rotary", "embedding", "concat", "reduce", "arg_reduce", "elementwise", "copy", "fill", "iota",
+    )},
+}  # fmt: skip
+"""The plain meaning is a kind's reference where the generator rounds exactly as torch's own operators do."""

@@ -1,0 +1,224 @@
+"""The accounts of a session on one timeline: when each launch starts and ends, and where the time went.
+
+The host issues launches one *issue interval* apart; one that finds the device idle starts a *launch latency* after its
+issue, one that finds it busy starts when the device is free. Copies to and from the host, and operations that fall back
+to the host, wait for the device and hold it up. All numbers are the HDL's.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from attrs import define, field
+
+from dsf.hdl import Chip, weakest
+from dsf.isa.program import Instruction, Loop, Operand, Program
+from dsf.kernels.kernel import Kernel
+from dsf.machine.timeline import Timeline
+from dsf.machine.timing import FEMTO, KernelTime
+from dsf.reports import EngineRow, FallbackRow, Flops, KernelRow, MemoryRow, Report
+
+__all__ = ["Ledger"]
+
+MS = 10**12  # femtoseconds
+
+
+@define(eq=False)
+class _KernelAccount:
+    library: str
+    intent: str
+    reason: str
+    launches: int = 0
+    fs: int = 0
+    flops: int = 0
+    bounds: Counter[str] = field(factory=Counter)
+
+
+@define(eq=False)
+class _FallbackAccount:
+    reason: str
+    count: int = 0
+    fs: int = 0
+    nbytes: int = 0
+
+
+@define(eq=False)
+class Ledger:
+    """Time and counts of one session on *chip*."""
+
+    chip: Chip
+    timeline: Timeline = field(factory=Timeline)
+    _start_fs: int = 0
+    _issued_fs: int = 0
+    _device_fs: int = 0
+    _busy_fs: int = 0
+    _host_fs: int = 0
+    _copy_fs: int = 0
+    _kernels: dict[str, _KernelAccount] = field(factory=dict)
+    _fallbacks: dict[str, _FallbackAccount] = field(factory=dict)
+    _engines: Counter[tuple[str, str]] = field(factory=Counter)
+    _onchip: dict[str, int] = field(factory=dict)
+    _seen: set[int] = field(factory=set)
+    _flops: Counter[str] = field(factory=Counter)
+
+    @property
+    def now_fs(self) -> int:
+        """When the device will have done all that was asked."""
+        return max(self._issued_fs, self._device_fs)
+
+    def launch(
+        self, kernel: Kernel, intent: str, time: KernelTime, flops: int, reason: str, program: Program
+    ) -> None:
+        """One kernel launch."""
+        host = self.chip.host
+        self._issued_fs += host.issue_interval_fs
+        self._device_fs = max(self._issued_fs + host.launch_latency_fs, self._device_fs) + time.duration_fs
+        self._busy_fs += time.duration_fs
+        self.timeline.advance(self._device_fs)
+        account = self._kernels.setdefault(kernel.name, _KernelAccount(kernel.library, intent, reason))
+        account.launches += 1
+        account.fs += time.duration_fs
+        account.flops += flops
+        account.bounds[time.bound] += time.duration_fs
+        self._flops["wanted"] += flops
+        self._flops["served"] += flops
+        self._flops["executed"] += 2 * time.macs
+        for phase in time.phases:
+            for engine, cycles in phase.busy:
+                self._engines[engine, phase.core] += cycles
+        self._note_on_chip(program)
+
+    def copy(self, nbytes: int) -> None:
+        """A copy between host and device that the program asked for: it waits for the device, and holds the host."""
+        self._copy_fs += self._hold(self._transfer_fs(nbytes))
+
+    def fallback(self, what: str, bytes_in: int, bytes_out: int, reason: str, flops: int) -> None:
+        """An operation on the host: its operands come over, the host computes, the result goes back."""
+        host = self.chip.host
+        compute = host.op_latency_fs + (bytes_in + bytes_out) * FEMTO // host.op_bandwidth
+        cost = self._hold(self._transfer_fs(bytes_in) + compute + self._transfer_fs(bytes_out))
+        self._host_fs += cost
+        self._flops["wanted"] += flops
+        self._flops["host"] += flops
+        account = self._fallbacks.setdefault(what, _FallbackAccount(reason))
+        account.count += 1
+        account.fs += cost
+        account.nbytes += bytes_in + bytes_out
+
+    def synchronize(self) -> None:
+        """The host waits for the device."""
+        self._hold(0)
+
+    def _transfer_fs(self, nbytes: int) -> int:
+        return self.chip.host.copy_latency_fs + nbytes * FEMTO // self.chip.host.copy_bandwidth
+
+    def _hold(self, duration_fs: int) -> int:
+        """Both sides wait for each other and then for *duration_fs*."""
+        self._issued_fs = self._device_fs = self.now_fs + duration_fs
+        self.timeline.advance(self._device_fs)
+        return duration_fs
+
+    def _note_on_chip(self, program: Program) -> None:
+        """Remember how far programs reach into each on-chip memory."""
+        if id(program) in self._seen:
+            return
+        self._seen.add(id(program))
+        counts = _counts(program)
+        for ins, _ in program.instructions():
+            for operand in ins.operands:
+                if operand.param is None:
+                    self._onchip[operand.space] = max(self._onchip.get(operand.space, 0), _top(operand, counts))
+
+    def report(self, plugin: str, fidelity: str, numerics: str, peak: int) -> Report:
+        """Everything since the last reset, as a value."""
+        elapsed = self.now_fs - self._start_fs
+        return Report(
+            chip=self.chip.name, plugin=plugin, fidelity=fidelity, numerics=numerics,
+            emulated_milliseconds=elapsed / MS, device_milliseconds=self._busy_fs / MS,
+            host_milliseconds=self._host_fs / MS, copy_milliseconds=self._copy_fs / MS,
+            launches=sum(a.launches for a in self._kernels.values()),
+            memory=tuple(self._memory_rows(peak)), engines=tuple(self._engine_rows(elapsed)),
+            kernels=tuple(self._kernel_rows()), fallbacks=tuple(self._fallback_rows()),
+            flops=self._flop_counts(), origins=self._origins(),
+        )  # fmt: skip
+
+    def reset(self) -> None:
+        """Begin to count anew at the present; the clock goes on."""
+        self._start_fs = self.now_fs
+        self._busy_fs = self._host_fs = self._copy_fs = 0
+        for account in (self._kernels, self._fallbacks, self._engines, self._onchip, self._seen, self._flops):
+            account.clear()
+
+    def _memory_rows(self, peak: int) -> list[MemoryRow]:
+        main = self.chip.main_memory
+        used = {**self._onchip, main.name: peak}
+        memories = sorted(self.chip.memories.values(), key=lambda m: -m.nbytes)
+        return [MemoryRow(m.name, m.scope, m.nbytes / MIB, used[m.name] / MIB) for m in memories if m.name in used]
+
+    def _engine_rows(self, elapsed: int) -> list[EngineRow]:
+        rows = []
+        for (engine, core), cycles in sorted(self._engines.items()):
+            kind = self.chip.cores[core]
+            whole = elapsed * self.chip.clocks[kind.clock] * kind.count // FEMTO
+            rows.append(EngineRow(engine, core, cycles / 1e6, cycles / whole if whole else 0.0))
+        return rows
+
+    def _kernel_rows(self) -> list[KernelRow]:
+        accounts = sorted(self._kernels.items(), key=lambda item: -item[1].fs)
+        return [
+            KernelRow(name, a.library, a.intent, a.launches, a.fs / MS, a.fs / self._busy_fs if self._busy_fs else 0.0,
+                      a.flops / 1e9, a.bounds.most_common(1)[0][0], a.reason)
+            for name, a in accounts
+        ]  # fmt: skip
+
+    def _fallback_rows(self) -> list[FallbackRow]:
+        accounts = sorted(self._fallbacks.items(), key=lambda item: -item[1].fs)
+        return [FallbackRow(what, a.count, a.fs / MS, a.nbytes / MIB, a.reason) for what, a in accounts]
+
+    def _flop_counts(self) -> Flops:
+        f = self._flops
+        return Flops(f["wanted"], f["executed"], f["executed"] - f["served"], f["host"])
+
+    def _origins(self) -> dict[str, str]:
+        """The weakest origin among the numbers of the HDL that went into each group."""
+        chip = self.chip
+        host = [f"/host/{name}" for name in ("launch_latency", "issue_interval", "copy_bandwidth", "copy_latency")]
+        fallback = ["/host/op_latency", "/host/op_bandwidth", *host[2:]]
+        used = {engine for engine, _ in self._engines}
+        cores = {core for _, core in self._engines}
+        device = [f"/clocks/{chip.cores[core].clock}" for core in cores]
+        device += [f"/cores/{core}/count" for core in cores]
+        device += [f"/engines/{e}/rates/{op}" for e in used for op in chip.engines[e].rates]
+        device += [f"/engines/{e}/startup" for e in used if chip.engines[e].startup_cycles]
+        for (source, target), path in chip.paths.items():
+            if path.engine in used:
+                device += [f"/paths/{source}->{target}/width"]
+                device += [f"/paths/{source}->{target}/startup"] * bool(path.startup_cycles)
+        device.append(f"/memories/{chip.main_memory.name}/bandwidth")
+        groups = {"device time": device, "emulated time": [*device, *host], "host time": fallback}
+        found = {name: weakest(chip.origin(p).origin for p in pointers) for name, pointers in groups.items()}
+        return {**found, "memory": "derived", "flops": "derived", "host wall time": "measured"}
+
+
+MIB = 1 << 20
+
+
+def _counts(program: Program) -> dict[str, int]:
+    """How far every loop variable of *program* runs; a name used twice counts with its longest loop."""
+    counts: dict[str, int] = {}
+
+    def visit(body: tuple[Instruction | Loop, ...]) -> None:
+        for item in body:
+            if isinstance(item, Loop):
+                counts[item.variable] = max(counts.get(item.variable, 0), item.count)
+                visit(item.body)
+
+    for phase in program.phases:
+        for nest in phase.nests:
+            counts.update({name: max(counts.get(name, 0), count) for name, count in nest.variables})
+            visit(nest.body)
+    return counts
+
+
+def _top(operand: Operand, counts: dict[str, int]) -> int:
+    return operand.offset.extremes(counts)[1] + operand.reach

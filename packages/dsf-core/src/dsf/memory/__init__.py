@@ -1,0 +1,1 @@
+"""Where each tensor lives: the main memory as an allocator, and the plan of a step's temporaries."""

@@ -1,0 +1,107 @@
+"""What came out of a session, as a value: times, memory, engines, kernels, fallbacks, FLOPs, each with its origin.
+
+`Report.to_json()` is the same value as plain data; units are in the names.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from attrs import asdict, frozen
+
+__all__ = ["EngineRow", "FallbackRow", "Flops", "KernelRow", "MemoryRow", "Report"]
+
+
+@frozen
+class KernelRow:
+    """One kernel: how often it was launched, how long it ran in all, its matrix FLOPs, and why it was chosen."""
+
+    name: str
+    library: str
+    intent: str
+    launches: int
+    milliseconds: float
+    share: float
+    gflops: float
+    bound: str
+    reason: str
+
+
+@frozen
+class FallbackRow:
+    """What ran on the host: how often, what it cost with its two copies, and why."""
+
+    what: str
+    count: int
+    milliseconds: float
+    mebibytes: float
+    reason: str
+
+
+@frozen
+class EngineRow:
+    """One engine: cycles in use, summed over the cores, and the share of all cores' time that they are."""
+
+    name: str
+    core: str
+    busy_megacycles: float
+    share: float
+
+
+@frozen
+class MemoryRow:
+    """One memory: its size, the most that was in use at once, and the scope that has one."""
+
+    name: str
+    scope: str
+    mebibytes: float
+    peak_mebibytes: float
+
+
+@frozen
+class Flops:
+    """Matrix FLOPs: what the model asked for (as torch's flop counter counts), what was executed as instructions, how
+    many of those are padding, and what the host computed."""
+
+    wanted: int
+    executed: int
+    padding: int
+    host: int
+
+    @property
+    def instruction_share(self) -> float:
+        """The share of the wanted FLOPs that instructions computed."""
+        return 1.0 if not self.wanted else (self.wanted - self.host) / self.wanted
+
+
+@frozen
+class Report:
+    """One session so far. *origins* says, for each group of numbers, the weakest origin among its inputs."""
+
+    chip: str
+    plugin: str
+    fidelity: str
+    numerics: str
+    emulated_milliseconds: float
+    device_milliseconds: float
+    host_milliseconds: float
+    copy_milliseconds: float
+    launches: int
+    memory: tuple[MemoryRow, ...]
+    engines: tuple[EngineRow, ...]
+    kernels: tuple[KernelRow, ...]
+    fallbacks: tuple[FallbackRow, ...]
+    flops: Flops
+    origins: dict[str, str]
+
+    @property
+    def host_share(self) -> float:
+        """The share of emulated time in which the host computed what the chip could not, with the copies for it."""
+        return self.host_milliseconds / self.emulated_milliseconds if self.emulated_milliseconds else 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as plain data."""
+        data = asdict(self)
+        data["host_share"] = self.host_share
+        data["flops"]["instruction_share"] = self.flops.instruction_share
+        return data

@@ -1,0 +1,112 @@
+"""What a person sees of a run: every number of the value, with its unit and its kind."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from attrs import evolve
+
+from dsf.cli.tables import present
+from dsf.models import Answer
+from dsf.report import EngineRow, FallbackRow, Flops, KernelRow, MemoryRow, Report
+
+REPORT = Report(
+    chip="toy1",
+    plugin="generic",
+    fidelity="isa",
+    numerics="fast",
+    emulated_milliseconds=8.0,
+    device_milliseconds=6.5,
+    host_milliseconds=0.2,
+    copy_milliseconds=1.3,
+    launches=1234,
+    memory=(MemoryRow("HBM", "chip", 1024.0, 256.5),),
+    engines=(EngineRow("cube", "AIC", 12.5, 0.25),),
+    kernels=(KernelRow("matmul", "toy", "linear", 211, 5.0, 0.75, 34.5, "HBM", "fits L1"),),
+    fallbacks=(FallbackRow("aten::sort", 3, 0.2, 0.5, "no kernel sorts"),),
+    flops=Flops(wanted=2_000_000, executed=2_300_000, padding=300_000, host=20_000),
+    origins={
+        "time": "estimate", "memory": "datasheet", "engines": "derived", "kernels": "fitted", "fallbacks": "measured",
+    },
+)  # fmt: skip
+ANSWER = Answer(
+    model="Toy",
+    prompt="Hello?",
+    text="Hi.",
+    prompt_tokens=37,
+    tokens=(5, 6, 7),
+    arrivals_fs=(2_000_000_000_000, 3_000_000_000_000, 5_000_000_000_000),
+    wall_seconds={"load": 5.0, "generate": 12.5},
+    report=REPORT,
+)
+
+
+def _rows(text: str) -> list[str]:
+    return [re.sub(r"  +", " | ", line.strip()) for line in text.splitlines()]
+
+
+def test_first_token_and_the_mean_of_the_others() -> None:
+    """2 ms to the first; the other two take 3 ms together."""
+    assert ANSWER.ttft_seconds == 0.002
+    assert ANSWER.tpot_seconds == 0.0015
+    assert evolve(ANSWER, tokens=(5,), arrivals_fs=(2_000_000_000_000,)).tpot_seconds is None
+
+
+def test_a_run_is_shown_with_every_number_its_unit_and_its_kind(capsys: pytest.CaptureFixture[str]) -> None:
+    present(ANSWER, as_json=False)
+    rows = _rows(capsys.readouterr().out)
+    for expected in (
+        "Toy on the emulated toy1 (generic), fidelity isa, numerics fast",
+        "time to first token (37 prompt tokens) | 2 ms | emulated | estimate",
+        "time per output token (after the first of 3) | 1.5 ms | emulated | estimate",
+        "emulated time in all | 8 ms | emulated | estimate",
+        "of it the chip at work | 6.5 ms | emulated | estimate",
+        "of it copies to and from the chip | 1.3 ms | emulated | estimate",
+        "of it the host for the chip (2.50%) | 200 us | emulated | estimate",
+        "kernel launches | 1,234 | counted",
+        "matrix FLOPs of the model | 2,000,000 | counted",
+        "of them executed as instructions | 99.00% | counted",
+        "padding on top | 300,000 | counted",
+        "host wall time: load | 5 s | this machine | measured",
+        "host wall time: generate | 12.5 s | this machine | measured",
+        "memory (origin: datasheet)",
+        "HBM | chip | 1 GiB | 256.5 MiB",
+        "engines (origin: derived)",
+        "cube | AIC | 12.500 Mcycles | 25.00%",
+        "kernels (origin: fitted)",
+        "matmul | linear | toy | 211 | 5 ms | 75.0% | 34.500 | HBM | fits L1",
+        "fallbacks (origin: measured)",
+        "aten::sort | 3 | 200 us | 512 KiB | no kernel sorts",
+    ):
+        assert expected in rows
+
+
+def test_a_run_without_fallbacks_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    present(evolve(ANSWER, report=evolve(REPORT, fallbacks=())), as_json=False)
+    assert "fallbacks: none" in _rows(capsys.readouterr().out)
+
+
+def test_a_run_that_computed_nothing_says_that_it_has_no_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    present(evolve(ANSWER, text=None), as_json=False)
+    assert "no answer: fidelity 'timing' computes no numbers, only their time" in capsys.readouterr().out
+
+
+def test_json_holds_the_same_value(capsys: pytest.CaptureFixture[str]) -> None:
+    present(ANSWER, as_json=True)
+    value = json.loads(capsys.readouterr().out)
+    assert value["answer"] == "Hi."
+    assert value["tokens"] == [5, 6, 7]
+    assert value["ttft_seconds"] == 0.002
+    assert value["origins"] == {"ttft_seconds": "estimate", "tpot_seconds": "estimate", "wall_seconds": "measured"}
+    assert value["report"]["kernels"][0]["name"] == "matmul"
+    assert value["report"]["flops"]["instruction_share"] == 0.99
+    assert value["report"]["host_share"] == pytest.approx(0.025)
+    assert value["report"]["origins"]["time"] == "estimate"
+
+
+def test_square_brackets_of_an_answer_are_no_markup(capsys: pytest.CaptureFixture[str]) -> None:
+    odd = evolve(REPORT, kernels=(evolve(REPORT.kernels[0], reason="[bold]because[/bold]"),))
+    present(evolve(ANSWER, report=odd), as_json=False)
+    assert "[bold]because[/bold]" in capsys.readouterr().out

@@ -1,0 +1,74 @@
+"""Which chips can be enabled, and why the others cannot."""
+
+from __future__ import annotations
+
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import pytest
+
+from dsf import cli
+from dsf.plugins import Registry
+from dsf.survey import Chips, Line, survey
+
+
+def _registry(**plugins: str) -> Registry:
+    return Registry({name: EntryPoint(name, value, "dsf.chips") for name, value in plugins.items()})
+
+
+def _line(chips: Chips, name: str) -> Line:
+    return next(line for line in chips.lines if line.name == name)
+
+
+def test_a_chip_without_a_plugin_runs_on_generic() -> None:
+    """910B2: 24 cube cores x 4096 MAC x 2 x 1.8 GHz = 353.9 TFLOPS, from the vendor's own documents; 64 GiB of HBM."""
+    chips = survey(_registry())
+    assert chips.findings == ()
+    assert _line(chips, "ascend-910b2") == Line(
+        name="ascend-910b2",
+        title="Huawei Ascend 910B2",
+        vendor="ascend",
+        runs_on="generic",
+        device="npu",
+        nbytes=64 * 2**30,
+        dtype="float16",
+        peak_flops=353_894_400_000_000,
+        peak_origin="datasheet",
+    )
+
+
+def test_a_computed_peak_has_its_weakest_origin() -> None:
+    """Every number of the invented chip is an estimate."""
+    assert _line(survey(_registry()), "acme-x1").peak_origin == "estimate"
+
+
+def test_a_broken_plugin_is_named_with_its_cause_beside_its_chips_and_no_others() -> None:
+    chips = survey(_registry(ascend="no_such_module"))
+    assert {line.vendor for line in chips.findings} == {"ascend"}
+    problem = _line(chips, "ascend-910b2").problem or ""
+    assert "'ascend' (no_such_module) cannot be used: ModuleNotFoundError: No module named 'no_such_module'" in problem
+    assert _line(chips, "acme-x1").status == "ready"
+
+
+def test_a_malformed_file_is_listed_with_all_that_is_wrong(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "toy.json").write_text('{"hdl": "1.0", "name": "toy", "clocks": 3}')
+    monkeypatch.setenv("DSF_HDL_PATH", str(tmp_path))
+    chips = survey(_registry())
+    (toy,) = chips.findings
+    assert toy.name == "toy"
+    assert "/clocks: found 3; expected an object" in (toy.problem or "")
+    assert "/vendor: is missing" in (toy.problem or "")
+
+
+def test_the_command_shows_what_is_wrong_below_the_table_and_ends_with_1(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "toy.json").write_text("[3")
+    monkeypatch.setenv("DSF_HDL_PATH", str(tmp_path))
+    assert cli.call(["chips"]) == 1
+    out, err = capsys.readouterr()
+    table, problems = out.split("toy cannot be used: ")
+    assert "32.77 TFLOPS bfloat16 (estimate)" in table
+    assert "see below" in table
+    assert "toy.json" in problems
+    assert err == ""
