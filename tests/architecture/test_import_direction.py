@@ -10,8 +10,8 @@ import pytest
 
 ORDER = (
     "errors", "units", "hdl", "numerics", "isa", "machine", "intent", "layout", "memory", "kernels", "comm",
-    "plugins", "generic", "report", "segments", "ledger", "pipeline", "survey", "check", "serving", "device",
-    "",  # dsf itself: enable, disable, report
+    "plugins", "generic", "reports", "segments", "ledger", "pipeline", "survey", "check", "serving", "device", "enabling",
+    "",  # dsf itself: enable, disable, current, report
     "models", "deploy", "testing", "cli",
 )  # fmt: skip
 RANK = {name: rank for rank, name in enumerate(ORDER)}
@@ -72,7 +72,7 @@ def _complaint(importer: tuple[str, ...], target: tuple[str, ...], vendors: set[
 def _place(module: tuple[str, ...]) -> str:
     """The first name below dsf; a name of dsf's own (`from dsf import enable`) is dsf's."""
     name = module[1] if len(module) > 1 else ""
-    return "" if name in ("enable", "disable") else name
+    return "" if name in ("enable", "disable", "current", "report") else name
 
 
 def test_every_import_goes_backwards_in_the_order(sources: list[Path]) -> None:

@@ -10,7 +10,7 @@ from attrs import evolve
 
 from dsf.cli.tables import present
 from dsf.models import Answer
-from dsf.report import EngineRow, FallbackRow, Flops, KernelRow, MemoryRow, Report
+from dsf.reports import EngineRow, FallbackRow, Flops, KernelRow, MemoryRow, Report
 
 REPORT = Report(
     chip="toy1",
@@ -20,7 +20,7 @@ REPORT = Report(
     emulated_milliseconds=8.0,
     device_milliseconds=6.5,
     host_milliseconds=0.2,
-    copy_milliseconds=1.3,
+    copy_milliseconds=0.3,
     launches=1234,
     memory=(MemoryRow("HBM", "chip", 1024.0, 256.5),),
     engines=(EngineRow("cube", "AIC", 12.5, 0.25),),
@@ -28,7 +28,8 @@ REPORT = Report(
     fallbacks=(FallbackRow("aten::sort", 3, 0.2, 0.5, "no kernel sorts"),),
     flops=Flops(wanted=2_000_000, executed=2_300_000, padding=300_000, host=20_000),
     origins={
-        "time": "estimate", "memory": "datasheet", "engines": "derived", "kernels": "fitted", "fallbacks": "measured",
+        "emulated time": "estimate", "device time": "fitted", "host time": "measured", "memory": "datasheet",
+        "flops": "derived", "host wall time": "measured",
     },
 )  # fmt: skip
 ANSWER = Answer(
@@ -37,6 +38,7 @@ ANSWER = Answer(
     text="Hi.",
     prompt_tokens=37,
     tokens=(5, 6, 7),
+    upload_fs=14_000_000_000_000,
     arrivals_fs=(2_000_000_000_000, 3_000_000_000_000, 5_000_000_000_000),
     wall_seconds={"load": 5.0, "generate": 12.5},
     report=REPORT,
@@ -60,20 +62,21 @@ def test_a_run_is_shown_with_every_number_its_unit_and_its_kind(capsys: pytest.C
     for expected in (
         "Toy on the emulated toy1 (generic), fidelity isa, numerics fast",
         "time to first token (37 prompt tokens) | 2 ms | emulated | estimate",
-        "time per output token (after the first of 3) | 1.5 ms | emulated | estimate",
-        "emulated time in all | 8 ms | emulated | estimate",
-        "of it the chip at work | 6.5 ms | emulated | estimate",
-        "of it copies to and from the chip | 1.3 ms | emulated | estimate",
-        "of it the host for the chip (2.50%) | 200 us | emulated | estimate",
-        "kernel launches | 1,234 | counted",
-        "matrix FLOPs of the model | 2,000,000 | counted",
-        "of them executed as instructions | 99.00% | counted",
-        "padding on top | 300,000 | counted",
+        "time per output token after it (3 in all) | 1.5 ms | emulated | estimate",
+        "the whole answer | 8 ms | emulated | estimate",
+        "the chip at work | 6.5 ms | emulated | fitted",
+        "copies to and from the chip | 300 us | emulated | measured",
+        "the host, for what the chip cannot do (2.50%) | 200 us | emulated | measured",
+        "the chip waiting for 1,234 launches | 1 ms | emulated | estimate",
+        "the weights' way to the chip, before | 14 ms | emulated | estimate",
+        "matrix FLOPs of the model | 2,000,000 | counted | derived",
+        "of them executed as instructions | 99.00% | counted | derived",
+        "padding on top | 300,000 | counted | derived",
         "host wall time: load | 5 s | this machine | measured",
         "host wall time: generate | 12.5 s | this machine | measured",
         "memory (origin: datasheet)",
         "HBM | chip | 1 GiB | 256.5 MiB",
-        "engines (origin: derived)",
+        "engines (origin: fitted)",
         "cube | AIC | 12.500 Mcycles | 25.00%",
         "kernels (origin: fitted)",
         "matmul | linear | toy | 211 | 5 ms | 75.0% | 34.500 | HBM | fits L1",
@@ -99,11 +102,17 @@ def test_json_holds_the_same_value(capsys: pytest.CaptureFixture[str]) -> None:
     assert value["answer"] == "Hi."
     assert value["tokens"] == [5, 6, 7]
     assert value["ttft_seconds"] == 0.002
-    assert value["origins"] == {"ttft_seconds": "estimate", "tpot_seconds": "estimate", "wall_seconds": "measured"}
+    assert value["upload_seconds"] == 0.014
+    assert value["origins"] == {
+        "upload_seconds": "estimate",
+        "ttft_seconds": "estimate",
+        "tpot_seconds": "estimate",
+        "wall_seconds": "measured",
+    }
     assert value["report"]["kernels"][0]["name"] == "matmul"
     assert value["report"]["flops"]["instruction_share"] == 0.99
     assert value["report"]["host_share"] == pytest.approx(0.025)
-    assert value["report"]["origins"]["time"] == "estimate"
+    assert value["report"]["origins"]["device time"] == "fitted"
 
 
 def test_square_brackets_of_an_answer_are_no_markup(capsys: pytest.CaptureFixture[str]) -> None:

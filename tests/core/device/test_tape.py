@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from dsf import device
-from dsf.device import tape as recording
+from dsf.device.tape import recorder
 from dsf.intent.tape import Region, Slot, Window
 
 
@@ -206,7 +206,7 @@ def test_attention_lays_its_heads_out_inside_a_token(session, recorded):
 
 
 def test_a_long_tape_is_run_before_it_is_asked_for(session, monkeypatch):
-    monkeypatch.setattr(recording, "LENGTH_CAP", 10)
+    monkeypatch.setattr(recorder, "cap", 10)
     x = torch.ones(1, device="npu")
     for _ in range(25):
         x = x + 1

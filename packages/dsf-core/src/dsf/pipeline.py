@@ -26,7 +26,7 @@ from dsf.kernels.choose import Choice, Chooser
 from dsf.kernels.target import Target
 from dsf.ledger import Ledger
 from dsf.machine.arena import Arena
-from dsf.machine.functional import Bound, Functional
+from dsf.machine.functional import Bound, Functional, Unrolled
 from dsf.machine.timing import KernelTime, Timing
 from dsf.memory.place import Life, place
 from dsf.memory.pool import Pool
@@ -48,7 +48,6 @@ class Step:
     choice: Choice
     time: KernelTime | None
     flops: int
-    bound: dict[tuple[int, ...], Bound] = field(factory=dict)
 
 
 @frozen(eq=False)
@@ -94,6 +93,8 @@ class Session:
     _plans: dict[object, Plan] = field(factory=dict)
     _temporaries: Workspace = field(init=False)
     _scratch: Workspace = field(init=False)
+    _unrolled: dict[int, Unrolled] = field(factory=dict)
+    _bound: dict[tuple[int, tuple[int, ...]], Bound] = field(factory=dict)
     _bound_steps: int = 0
 
     def __attrs_post_init__(self) -> None:
@@ -264,11 +265,11 @@ class Session:
             return
         self.ledger.launch(choice.kernel, intent.kind, step.time, step.flops, choice.reason, choice.program)
         if self.fidelity == "isa":
-            self._launch(step, choice.program, places)
+            self._launch(choice.program, places)
         elif self.fidelity == "operator":
             self._compute(intent, partial(choice.kernel.reference, intent), places)
 
-    def _launch(self, step: Step, program: Program, places: tuple[int, ...]) -> None:
+    def _launch(self, program: Program, places: tuple[int, ...]) -> None:
         """Execute the program, bound once per set of addresses."""
         assert self._machine is not None
         workspaces = program.params[len(places) :]
@@ -276,21 +277,24 @@ class Session:
         for param in workspaces:
             places = (*places, base)
             base += self._pool.rounded(param.nbytes)
-        bound = step.bound.get(places)
+        bound = self._bound.get((id(program), places))
         if bound is None:
-            bound = self._bind(step, program, places)
+            bound = self._bind(program, places)
         bound.run()
 
-    def _bind(self, step: Step, program: Program, places: tuple[int, ...]) -> Bound:
+    def _bind(self, program: Program, places: tuple[int, ...]) -> Bound:
+        """Bind *program* to addresses; what is bound is kept until too much is. (Programs live as long as the session,
+        in its chooser, so their identity is a key.)"""
         assert self._machine is not None
-        bound = self._machine.bind(program, places)
-        if self._bound_steps > BOUND_LIMIT:
-            for plan in self._plans.values():
-                for other in plan.steps:
-                    other.bound.clear()
-            self._bound_steps = 0
+        unrolled = self._unrolled.get(id(program))
+        if unrolled is None:
+            unrolled = self._unrolled[id(program)] = self._machine.unroll(program)
+        bound = self._machine.bind(unrolled, places)
         self._bound_steps += len(bound.steps)
-        step.bound[places] = bound
+        if self._bound_steps > MOST_BOUND:
+            self._bound.clear()
+            self._bound_steps = len(bound.steps)
+        self._bound[id(program), places] = bound
         return bound
 
     def _on_host(self, step: Step, places: tuple[int, ...]) -> None:
@@ -329,14 +333,15 @@ class Session:
 
     def close(self) -> None:
         """Forget plans and memory; the session cannot be used afterwards."""
-        self._plans.clear()
+        for kept in (self._plans, self._bound, self._unrolled):
+            kept.clear()
         self._machine = None
         self._arena = None
 
 
 GRANULE = 512  # bytes: blocks of main memory start on whole lines, so that programs find the alignment they were cut for
 LARGE = 1 << 20
-BOUND_LIMIT = 3_000_000  # bound instructions kept, about 200 bytes each
+MOST_BOUND = 3_000_000  # bound instructions kept, 8 to 200 bytes each
 
 
 def _mib(nbytes: int) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dsf.isa import Isa
-from dsf.isa.families import add_pointwise, add_reductions, add_vector_moves
+from dsf.isa.families import add_pointwise, add_reductions, add_scans, add_vector_moves
 from dsf.isa.primitives import ARG_REDUCTIONS, POINTWISE, REDUCTIONS
 
 __all__ = ["declare"]
@@ -16,4 +16,5 @@ def declare(isa: Isa) -> None:
     """Add one scalar loop per primitive."""
     add_pointwise(isa, "S", "UB", {key: f"Scalar.{key}" for key in POINTWISE}, STORED, source=SOURCE)
     add_reductions(isa, "S", "UB", {key: f"Scalar.reduce.{key}" for key in (*REDUCTIONS, *ARG_REDUCTIONS)}, STORED, SOURCE)
+    add_scans(isa, "S", "UB", {"cumsum": "Scalar.cumsum"}, STORED, SOURCE)
     add_vector_moves(isa, "S", "UB", {key: f"Scalar.{key}" for key in ("fill", "iota")}, STORED, SOURCE)

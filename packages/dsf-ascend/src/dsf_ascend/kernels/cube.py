@@ -50,9 +50,10 @@ def tilings(target: Target, product: Product) -> Iterator[Tiling]:
 
 
 def best_tiling(target: Target, product: Product) -> Tiling:
-    """The tiling that the timing plane finishes first for *product*, of all that fit. Long n and k are rounded up to
-    whole buckets for this, so that a growing KV cache asks anew once per bucket and not at every step."""
-    asked = evolve(product, n=_bucket(product.n), k=_bucket(product.k))
+    """The tiling that the timing plane finishes first for *product*, of all that fit. In a batched product (where
+    no operand is a weight) long n and k are rounded up to whole buckets for this, so that a growing KV cache asks anew
+    once per bucket and not at every step."""
+    asked = evolve(product, n=_bucket(product.n), k=_bucket(product.k)) if product.batch else product
     known = target.memory.get(asked)
     if known is None:
         candidates = list(tilings(target, asked))

@@ -40,6 +40,7 @@ NAMES = {
     "concat": ("Cat", ()),
     "reduce": ("Reduce", ()),
     "arg_reduce": ("ArgMax", ()),
+    "cumsum": ("Cumsum", ()),
 }
 
 KERNELS = tuple(

@@ -13,7 +13,7 @@ from dsf import units
 
 if TYPE_CHECKING:
     from dsf.models import Answer
-    from dsf.report import Report
+    from dsf.reports import Report
     from dsf.survey import Chips, Line
 
 __all__ = ["present"]
@@ -58,7 +58,7 @@ def _peak(line: Line) -> str:
 def _answer(answer: Answer) -> Iterator[Any]:
     """The answer itself has been streamed; what is left is what it cost."""
     report = answer.report
-    yield "" if answer.text is not None else "no answer: fidelity 'timing' computes no numbers, only their time"
+    yield "\n" if answer.text is not None else "no answer: fidelity 'timing' computes no numbers, only their time"
     yield (
         f"{answer.model} on the emulated {report.chip} ({report.plugin}), fidelity {report.fidelity}, "
         f"numerics {report.numerics}"
@@ -68,54 +68,88 @@ def _answer(answer: Answer) -> Iterator[Any]:
 
 
 def _times(answer: Answer) -> Any:
-    report, origin = answer.report, answer.report.origins["time"]
     table = _table("time and work", "what", "value", "kind", "origin", right=(1,))
-    tpot = answer.tpot_seconds
-    first = f"time to first token ({answer.prompt_tokens} prompt tokens)"
-    table.add_row(first, _seconds(answer.ttft_seconds), "emulated", origin)
-    each = f"time per output token (after the first of {len(answer.tokens)})"
-    table.add_row(each, "-" if tpot is None else _seconds(tpot), "emulated", origin)
-    table.add_row("emulated time in all", _milliseconds(report.emulated_milliseconds), "emulated", origin)
-    table.add_row("  of it the chip at work", _milliseconds(report.device_milliseconds), "emulated", origin)
-    table.add_row("  of it copies to and from the chip", _milliseconds(report.copy_milliseconds), "emulated", origin)
-    table.add_row(f"  of it the host for the chip ({report.host_share:.2%})",
-                  _milliseconds(report.host_milliseconds), "emulated", origin)  # fmt: skip
-    table.add_row("kernel launches", f"{report.launches:,}", "counted", "")
-    flops = report.flops
-    table.add_row("matrix FLOPs of the model", f"{flops.wanted:,}", "counted", "")
-    table.add_row("  of them executed as instructions", f"{flops.instruction_share:.2%}", "counted", "")
-    table.add_row("  padding on top", f"{flops.padding:,}", "counted", "")
-    for stage, seconds in answer.wall_seconds.items():
-        table.add_row(f"host wall time: {stage}", _seconds(seconds), "this machine", "measured")
+    for row in (*_emulated_rows(answer), *_counted_rows(answer.report), *_wall_rows(answer)):
+        table.add_row(*row)
     return table
 
 
+def _emulated_rows(answer: Answer) -> Iterator[tuple[str, str, str, str]]:
+    report, tpot = answer.report, answer.tpot_seconds
+    first, each = f"time to first token ({answer.prompt_tokens} prompt tokens)", "time per output token after it"
+    whole, work, host = (report.origins[name] for name in ("emulated time", "device time", "host time"))
+    busy = report.device_milliseconds + report.copy_milliseconds + report.host_milliseconds
+    yield first, _seconds(answer.ttft_seconds), "emulated", whole
+    yield f"{each} ({len(answer.tokens)} in all)", "-" if tpot is None else _seconds(tpot), "emulated", whole
+    yield "the whole answer", _milliseconds(report.emulated_milliseconds), "emulated", whole
+    yield "  the chip at work", _milliseconds(report.device_milliseconds), "emulated", work
+    yield "  copies to and from the chip", _milliseconds(report.copy_milliseconds), "emulated", host
+    share = f"  the host, for what the chip cannot do ({report.host_share:.2%})"
+    yield share, _milliseconds(report.host_milliseconds), "emulated", host
+    rest = max(report.emulated_milliseconds - busy, 0.0)
+    yield f"  the chip waiting for {report.launches:,} launches", _milliseconds(rest), "emulated", whole
+    yield "the weights' way to the chip, before", _seconds(answer.upload_seconds), "emulated", whole
+
+
+def _counted_rows(report: Report) -> Iterator[tuple[str, str, str, str]]:
+    flops, origin = report.flops, report.origins["flops"]
+    yield "matrix FLOPs of the model", f"{flops.wanted:,}", "counted", origin
+    yield "  of them executed as instructions", f"{flops.instruction_share:.2%}", "counted", origin
+    yield "  padding on top", f"{flops.padding:,}", "counted", origin
+
+
+def _wall_rows(answer: Answer) -> Iterator[tuple[str, str, str, str]]:
+    for stage, seconds in answer.wall_seconds.items():
+        yield f"host wall time: {stage}", _seconds(seconds), "this machine", answer.report.origins["host wall time"]
+
+
 def _report(report: Report) -> Iterator[Any]:
-    memory = _table(_title(report, "memory"), "memory", "of each", "size", "peak in use", right=(2, 3))
-    for m in report.memory:
-        memory.add_row(m.name, m.scope, _mebibytes(m.mebibytes), _mebibytes(m.peak_mebibytes))
-    engines = _table(_title(report, "engines"), "engine", "core", "busy", "share of time", right=(2, 3))
-    for e in report.engines:
-        engines.add_row(e.name, e.core, f"{e.busy_megacycles:,.3f} Mcycles", f"{e.share:.2%}")
-    kernels = _table(
-        _title(report, "kernels"), "kernel", "for", "from", "launches", "time", "share", "GFLOP", "bound by", "because",
-        right=(3, 4, 5, 6),
-    )  # fmt: skip
-    for k in report.kernels:
-        kernels.add_row(k.name, k.intent, k.library, f"{k.launches:,}", _milliseconds(k.milliseconds),
-                        f"{k.share:.1%}", f"{k.gflops:.3f}", k.bound, k.reason)  # fmt: skip
-    fallbacks = _table(
-        _title(report, "fallbacks"), "on the host", "count", "time", "copied", "because", right=(1, 2, 3)
-    )
-    for f in report.fallbacks:
-        fallbacks.add_row(f.what, f"{f.count:,}", _milliseconds(f.milliseconds), _mebibytes(f.mebibytes), f.reason)
-    yield from (memory, engines, kernels)
-    yield fallbacks if report.fallbacks else "fallbacks: none"
+    yield _memories(report)
+    yield _engines(report)
+    yield _kernels(report)
+    yield _fallbacks(report) if report.fallbacks else "fallbacks: none"
 
 
-def _title(report: Report, group: str) -> str:
+def _memories(report: Report) -> Any:
+    title = _title(report, "memory", "memory")
+    table = _table(title, "memory", "of each", "size", "peak in use", right=(2, 3))
+    for row in report.memory:
+        table.add_row(row.name, row.scope, _mebibytes(row.mebibytes), _mebibytes(row.peak_mebibytes))
+    return table
+
+
+def _engines(report: Report) -> Any:
+    title = _title(report, "engines", "device time")
+    table = _table(title, "engine", "core", "busy, all cores", "busy share", right=(2, 3))
+    for row in report.engines:
+        table.add_row(row.name, row.core, f"{row.busy_megacycles:,.3f} Mcycles", f"{row.share:.2%}")
+    return table
+
+
+def _kernels(report: Report) -> Any:
+    title = _title(report, "kernels", "device time")
+    columns = ("kernel", "for", "from", "launches", "time", "share", "GFLOP", "bound by", "because")
+    table = _table(title, *columns, right=(3, 4, 5, 6))
+    for row in report.kernels:
+        time, share, gflops = _milliseconds(row.milliseconds), f"{row.share:.1%}", f"{row.gflops:.3f}"
+        launches = f"{row.launches:,}"
+        table.add_row(row.name, row.intent, row.library, launches, time, share, gflops, row.bound, row.reason)
+    return table
+
+
+def _fallbacks(report: Report) -> Any:
+    title = _title(report, "fallbacks", "host time")
+    table = _table(title, "on the host", "count", "time", "copied", "because", right=(1, 2, 3))
+    for row in report.fallbacks:
+        table.add_row(
+            row.what, f"{row.count:,}", _milliseconds(row.milliseconds), _mebibytes(row.mebibytes), row.reason
+        )
+    return table
+
+
+def _title(report: Report, name: str, group: str) -> str:
     """A table's name and the weakest origin of what its numbers are computed from."""
-    return f"{group} (origin: {report.origins[group]})" if group in report.origins else group
+    return f"{name} (origin: {report.origins[group]})"
 
 
 def _seconds(seconds: float) -> str:

@@ -94,7 +94,6 @@ def _special() -> dict[str, Callable[..., Any]]:
         "_has_compatible_shallow_copy_type": lambda tensor, other: True,
         "_fused_sdp_choice": lambda *args, **kwargs: 0,  # the composed form: what autograd can differentiate
         "is_pinned": lambda tensor, device=None: False,
-        "record_stream": lambda tensor, stream: None,
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
@@ -67,10 +68,18 @@ def at(address: int) -> Block | None:
 
 
 def poison(block: Block, error: BaseException) -> None:
-    """From now on reading *block* raises *error*."""
-    block.error = error
+    """From now on reading *block* raises *error*, or rather copies of it: a traceback would keep the tensor alive."""
+    block.error = stripped(error)
     if table.get(block.key) is block:
         poisoned[block.key] = table.pop(block.key)
+
+
+def stripped(error: BaseException) -> BaseException:
+    """A copy of *error* without its traceback; itself where it cannot be copied."""
+    try:
+        return copy.copy(error)
+    except TypeError:
+        return error.with_traceback(None)
 
 
 def heal(block: Block) -> None:

@@ -57,7 +57,7 @@ def settle(block: Block) -> None:
     if recorder.is_pending(block):
         flush()
     if block.error is not None:
-        raise block.error
+        raise blocks.stripped(block.error)
 
 
 def physical(block: Block, site: Site | None) -> int:

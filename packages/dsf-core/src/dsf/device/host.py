@@ -25,6 +25,7 @@ WIDER = {torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.int3
 def run(op: OpOverload, args: Any, kwargs: dict[str, Any]) -> Any:
     """Run *op* with the CPU kernel on the bytes of its device arguments; its results are device tensors."""
     session = recorder.needs()
+    transfer.index_of(kwargs.get("device"))
     flush()
     work = _HostCall(op, args, kwargs)
     answer = work.shapes_only() if session.fidelity == "timing" else work.compute()

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 from dsf.device import host, scopes, shapes, transfer
 from dsf.device.blocks import Block, new, storage_address, table
 from dsf.device.flush import flush
-from dsf.device.tape import LENGTH_CAP, lock, recorder
+from dsf.device.tape import lock, recorder
 
 __all__ = ["composite", "handed_to_host", "operations", "overload", "recorded", "viewed"]
 
@@ -96,7 +96,7 @@ def recorded(op: OpOverload) -> Callable[..., Any]:
                     call.describe((value,))
             key = tuple(call.key)
             plan = plans[key] if key in plans else _planned(op, call, args, kwargs, plans, key)
-            if plan is None or recorder.session is None or len(recorder.log) >= LENGTH_CAP:
+            if plan is None or recorder.session is None or len(recorder.log) >= recorder.cap:
                 if plan is None:
                     return host.run(op, call.normal(args), call.normal(kwargs))
                 recorder.needs()
@@ -128,6 +128,7 @@ def _planned(
     """The plan of a call that is new; kept unless an `out=` argument had to be resized for it."""
     args, kwargs = call.normal(args), call.normal(kwargs)
     recorder.needs()
+    transfer.index_of(kwargs.get("device"))
     try:
         plans[key] = shapes.plan(op, args, kwargs, call.tensors)
     except shapes.Resize as wanted:
@@ -191,6 +192,10 @@ NATIVE = frozenset({
 })  # fmt: skip
 
 
+# Torch's meta kernels promise other shapes for these than its CPU kernels give.
+HOSTED = frozenset({torch.ops.aten._embedding_bag.default, torch.ops.aten._embedding_bag_forward_only.default})
+
+
 def operations() -> Iterator[tuple[str, OpOverload, str]]:
     """Every ATen operation that needs a kernel of ours: name, overload and `record`, `view` or `host`."""
     has = torch._C._dispatch_has_kernel_for_dispatch_key
@@ -218,9 +223,10 @@ def overload(name: str) -> OpOverload:
 
 def _kind(op: OpOverload, explicit: bool) -> str:
     """How *op* is handled; nothing if torch's composite kernel already makes a view of it."""
-    if any(r.alias_info is not None and not r.alias_info.is_write for r in op._schema.returns):
+    view = any(r.alias_info is not None and not r.alias_info.is_write for r in op._schema.returns)
+    if view or torch.Tag.inplace_view in op.tags:
         return "" if explicit else "view"
-    return "host" if torch.Tag.nondeterministic_seeded in op.tags else "record"
+    return "host" if torch.Tag.nondeterministic_seeded in op.tags or op in HOSTED else "record"
 
 
 def viewed(op: OpOverload) -> Callable[..., Any]:

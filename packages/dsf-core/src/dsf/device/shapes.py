@@ -77,7 +77,8 @@ def outputs_of(op: OpOverload, args: Any, kwargs: dict[str, Any], tensors: Seque
     stand_ins = metas(tensors)
     by_id = dict(zip(map(id, tensors), stand_ins, strict=True))
     change = lambda t: by_id[id(t)]  # noqa: E731
-    return op(*substitute(args, change), **on_device(substitute(kwargs, change), "meta")), stand_ins
+    run = META.get(op, op)
+    return run(*substitute(args, change), **on_device(substitute(kwargs, change), "meta")), stand_ins
 
 
 def plan(op: OpOverload, args: Any, kwargs: dict[str, Any], tensors: Sequence[torch.Tensor]) -> Plan | None:
@@ -266,7 +267,19 @@ def _pair(x: Any, y: Any, **options: Any) -> Spec | None:
     return _same(x)
 
 
+def _batch_norm(x: torch.Tensor, *parameters: Any) -> list[torch.Tensor]:
+    """In evaluation the CPU kernel saves no statistics, torch's meta kernel says that it does."""
+    training = parameters[4]
+    saved = x.shape[1] if training else 0
+    return [torch.empty_like(x), x.new_empty(saved), x.new_empty(saved)]
+
+
 _aten = torch.ops.aten
+
+META: dict[OpOverload, Callable[..., Any]] = {
+    _aten.native_batch_norm.default: _batch_norm,
+    _aten._native_batch_norm_legit.default: _batch_norm,
+}
 
 OWN: dict[OpOverload, Callable[..., Spec | None]] = {
     _aten.scaled_dot_product_attention.default: _attention,

@@ -26,12 +26,13 @@ Record = tuple[Signature, Sequence[Block], Scope, Site | None]
 class Recorder:
     """The one lazy tape of the process; *session* is None while no chip is attached."""
 
-    __slots__ = ("epoch", "log", "name", "session")
+    __slots__ = ("cap", "epoch", "log", "name", "session")
 
     def __init__(self) -> None:
         self.session: Session | None = None
         self.name = ""
         self.log: list[Record] = []
+        self.cap = LENGTH_CAP
         self.epoch = 1  # the number that the next flush will have
 
     def needs(self) -> Session:

@@ -60,7 +60,7 @@ def _lost(tensor: torch.Tensor) -> BaseException:
     """Why a device tensor has no value: the error that destroyed it, or the end of its session."""
     block = poisoned.get(storage_address(tensor))
     if block is not None and block.error is not None:
-        return block.error
+        return blocks.stripped(block.error)
     if recorder.session is None:
         recorder.needs()
     return errors.DeviceError(

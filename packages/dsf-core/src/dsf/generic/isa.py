@@ -15,7 +15,7 @@ from dsf import errors
 from dsf.hdl import Chip, Engine, Path
 from dsf.isa import Isa
 from dsf.isa.families import (
-    add_copies, add_indexed, add_matrix, add_pointwise, add_reductions, add_vector_moves,
+    add_copies, add_indexed, add_matrix, add_pointwise, add_reductions, add_scans, add_vector_moves,
 )  # fmt: skip
 from dsf.isa.laws import fixed
 from dsf.isa.primitives import ARG_REDUCTIONS, POINTWISE, REDUCTIONS
@@ -72,6 +72,7 @@ def isa(chip: Chip) -> Isa:
     if vector is not None:
         _add_engine(table, vector.name, "v", places.scratch, _formats(chip, "native"))
     if scalar is not None:
+        add_scans(table, scalar.name, places.scratch, {"cumsum": "s.cumsum"}, _formats(chip, "native", "scalar"), SOURCE)
         _add_engine(table, scalar.name, "s", places.scratch, _formats(chip, "native", "scalar"))
     if matrix is not None and places.acc is not None:
         dtypes = [d for d, rule in chip.numerics.dtypes.items() if rule.matrix == "native" and d in FLOATS]

@@ -20,6 +20,14 @@ def slots(value: Any) -> Iterator[int]:
             yield from slots(item)
 
 
+# These look at the shape of their argument, never at its values.
+_SHAPE_ONLY = frozenset(
+    f"{name}.default"
+    for name in ("empty_like", "full_like", "new_empty", "new_empty_strided", "new_full", "new_ones", "new_zeros",
+                 "ones_like", "zeros_like")
+)  # fmt: skip
+
+
 class Node:
     """An operation with what a matcher needs at hand. *name* is the target without its namespace and the underscore
     of in-place variants ("mul.Tensor" for aten.mul_.Tensor); an operation is *inplace* if it writes an argument."""
@@ -34,7 +42,7 @@ class Node:
         self.name = _name(signature.target)
         self.args = tuple(_fill(a, regions) for a in signature.args)
         self.kwargs = {name: _fill(value, regions) for name, value in signature.kwargs}
-        self.reads = tuple(regions[s] for s in taken)
+        self.reads = () if self.name in _SHAPE_ONLY else tuple(regions[s] for s in taken)
         self.writes = tuple(regions[s] for s in signature.writes)
         self.outs = tuple(regions[s] for s in signature.outs)
         self.inplace = any(s in taken for s in signature.writes)

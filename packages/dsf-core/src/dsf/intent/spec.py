@@ -70,7 +70,7 @@ def _check_order(intents: Sequence[Intent], graph: Graph) -> None:
 
 
 def _check_operands(position: int, intent: Intent, graph: Graph) -> None:
-    read = {region.buffer for index in intent.ops for region in graph.nodes[index].reads}
+    read = {region.buffer for index in intent.ops for region in graph.nodes[index].op.reads}
     written = {region.buffer for index in intent.ops for region in graph.nodes[index].writes}
     for region in intent.inputs:
         if region.buffer not in read:

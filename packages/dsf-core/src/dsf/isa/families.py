@@ -16,7 +16,10 @@ from dsf.isa import laws
 from dsf.isa.primitives import ARG_REDUCTIONS, POINTWISE, REDUCTIONS, Primitive
 from dsf.isa.table import Cycles, Isa, Row, Rule, accumulate, read, write
 
-__all__ = ["add_copies", "add_indexed", "add_matrix", "add_pointwise", "add_reductions", "add_vector_moves"]
+__all__ = [
+    "add_copies", "add_indexed", "add_matrix", "add_pointwise", "add_reductions", "add_scans",
+    "add_vector_moves",
+]  # fmt: skip
 
 OPERANDS = ("a", "b", "c")
 
@@ -54,6 +57,24 @@ def add_reductions(
             Row(name, engine, laws.reduction, roles, _drop_first(primitive.meaning), f"dst = {key} of each row of a",
                 None, (), f"reduce.{key}", None, None, source, primitive.opclass)
         )  # fmt: skip
+
+
+def add_scans(isa: Isa, engine: str, space: str, names: Mapping[str, str], dtypes: Iterable[str], source: str = "") -> None:
+    """Rows whose result has a running value for every element of a row."""
+    taken = tuple(dtypes)
+    roles = (("dst", write(space, dtypes=taken)), ("a", read(space, dtypes=taken)))
+    for key, name in names.items():
+        isa.add(
+            Row(name, engine, laws.elementwise, roles, _SCANS[key], f"dst = {key} along each row of a", None, (), f"scan.{key}",
+                None, None, source, "reduce")
+        )  # fmt: skip
+
+
+def _running_sum(dst: torch.Tensor, a: torch.Tensor) -> torch.Tensor:
+    return torch.cumsum(a, -1, dtype=a.dtype)
+
+
+_SCANS: dict[str, Callable[..., torch.Tensor]] = {"cumsum": _running_sum}
 
 
 def add_vector_moves(

@@ -68,7 +68,7 @@ REFERENCES: dict[str, Reference] = {
     "gated_activation": _gated_activation,
     "softmax": _softmax,
     **{kind: meaning for kind in (
-        "rotary", "embedding", "concat", "reduce", "arg_reduce", "elementwise", "copy", "fill", "iota",
+        "rotary", "embedding", "concat", "reduce", "arg_reduce", "cumsum", "elementwise", "copy", "fill", "iota",
     )},
 }  # fmt: skip
 """The plain meaning is a kind's reference where the generator rounds exactly as torch's own operators do."""

@@ -22,8 +22,8 @@ from dsf.kernels.target import Target
 from dsf.kernels.vector import Lane, Stream, Tile, declare, reach, scratch_of, vector_nests, vector_program
 
 __all__ = [
-    "arg_reduce", "concat", "embedding", "gated_activation", "layer_norm", "masked_softmax", "reduce", "rms_norm", "rotary",
-    "softmax",
+    "arg_reduce", "concat", "cumsum", "embedding", "gated_activation", "layer_norm", "masked_softmax", "reduce", "rms_norm",
+    "rotary", "softmax",
 ]  # fmt: skip
 
 
@@ -212,6 +212,19 @@ def reduce(target: Target, intent: Intent, name: str = "reduce") -> Program:
         return (lane.cast(total, dtype),)
 
     return vector_program(target, name, [Stream(0, "in", source), Stream(1, "out", result)], compute, whole_rows=True)
+
+
+def cumsum(target: Target, intent: Intent, name: str = "cumsum") -> Program:
+    """The running sum along one dimension, each row whole on chip, in the result's format (floats in float32)."""
+    dim, dtype = intent.attr("dim"), dtype_name(intent.outputs[0].dtype)
+    working = "float32" if intent.outputs[0].dtype.is_floating_point else dtype
+    streams = [evolve(s, window=moved_last(s.window, (dim,))) for s in streams_of(intent)]
+
+    def compute(lane: Lane, tiles: tuple[Tile, ...]) -> tuple[Tile, ...]:
+        tile = lane.cast(tiles[0], working)
+        return (lane.cast(lane.new("scan.cumsum", tile.rows, tile.columns, working, tile), dtype),)
+
+    return vector_program(target, name, streams, compute, whole_rows=True)
 
 
 def row_reduce(lane: Lane, op: str, tile: Tile) -> Tile:

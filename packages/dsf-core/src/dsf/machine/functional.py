@@ -1,9 +1,10 @@
-"""The functional plane: numbers without time. A program is bound once per set of addresses, then run as a flat list.
+"""The functional plane: numbers without time. A program is unrolled once, bound once per set of addresses, then run as
+a flat list.
 
-Binding resolves every operand to a torch window over emulated memory; running is a loop over (function, arguments).
-On-chip memories exist once, at true capacity: blocks are independent, so one core's memories serve them all in turn.
-`fast` computes 16-bit operands in float32 slabs; `exact` computes every instruction in float64 and rounds once to the
-written operand's dtype, which is the definition.
+Unrolling resolves every on-chip operand to a torch window over the core's memory; binding fills in the windows over
+main memory; running is a loop over (function, arguments). On-chip memories exist once, at true capacity: blocks are
+independent, so one core's memories serve them all in turn. `fast` computes 16-bit operands in float32 slabs; `exact`
+computes every instruction in float64 and rounds once to the written operand's dtype, which is the definition.
 """
 
 from __future__ import annotations
@@ -20,18 +21,38 @@ from dsf.isa.program import Affine, Instruction, Loop, Operand, Program, torch_d
 from dsf.isa.table import Isa, Row
 from dsf.machine.arena import Arena
 
-__all__ = ["Bound", "Functional", "OnChip"]
+__all__ = ["Bound", "Functional", "OnChip", "Unrolled"]
 
-Step = tuple[Callable[..., Any], tuple[torch.Tensor, ...]]
+Function = Callable[..., Any]
+Step = tuple[Function, tuple[Any, ...]]
 Body = tuple[Instruction | Loop, ...]
+
+
+@frozen
+class Place:
+    """A window of a parameter: what is left to resolve when a program is bound."""
+
+    param: int
+    offset: int
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+
+
+@frozen(eq=False)
+class Unrolled:
+    """A program's instructions one after the other. *open* are the indices of the steps that touch main memory; their
+    arguments hold a `Place` where a window will be."""
+
+    steps: list[Step]
+    open: tuple[int, ...]
 
 
 @frozen(eq=False)
 class Bound:
-    """A program whose every operand is a window over memory; *counts* is how often each instruction runs."""
+    """A program whose every operand is a window over memory."""
 
-    program: Program
-    steps: tuple[Step, ...]
+    steps: list[Step]
 
     def run(self) -> None:
         """Execute all instructions in program order."""
@@ -47,17 +68,17 @@ class OnChip:
     isa: Isa
     _bases: dict[tuple[str, torch.dtype], torch.Tensor] = field(factory=dict)
     _bytes: dict[str, torch.Tensor] = field(factory=dict)
-    _windows: dict[tuple[str, int, tuple[int, ...], tuple[int, ...], str], torch.Tensor] = field(factory=dict)
+    _windows: dict[tuple[Operand, int], torch.Tensor] = field(factory=dict)
 
     def window(self, operand: Operand, offset: int) -> torch.Tensor:
         """The operand's elements at byte *offset*, as a tensor over this core's memory."""
-        key = operand.space, offset, operand.shape, operand.stride, operand.dtype
+        key = operand, offset
         found = self._windows.get(key)
         if found is None:
             dtype = torch_dtype(operand.dtype)
             base = self._base(operand.space, dtype)
             found = torch.as_strided(base, operand.shape, operand.stride, offset // dtype.itemsize)
-            if len(self._windows) > 100_000:  # windows are small, but shapes never seen again should not pile up
+            if len(self._windows) > MOST_WINDOWS:
                 self._windows.clear()
             self._windows[key] = found
         return found
@@ -75,32 +96,50 @@ class OnChip:
         return base
 
 
+MOST_WINDOWS = 100_000  # windows are small, but those of shapes never seen again should not pile up
+
+
 class Functional:
-    """Binds and runs programs of one chip over one arena."""
+    """Unrolls, binds and runs programs of one chip over one arena."""
 
     def __init__(self, chip: Chip, isa: Isa, arena: Arena, exact: bool = False) -> None:
         self.chip, self.isa, self.arena, self.exact = chip, isa, arena, exact
         self._cores: dict[str, OnChip] = {}
 
-    def bind(self, program: Program, addresses: Sequence[int]) -> Bound:
-        """Resolve *program* with its parameters at *addresses* (bytes)."""
+    def unroll(self, program: Program) -> Unrolled:
+        """*program* as a flat list, its main-memory operands still open."""
         steps: list[Step] = []
+        touching: list[int] = []
         for phase in program.phases:
             core = self._cores.setdefault(phase.core, OnChip(self.chip, self.isa))
-            binder = _Binder(self, core, tuple(addresses), steps)
+            unroller = _Unroller(self, core, steps, touching)
             for nest in phase.nests:
                 for env in nest.coordinates():
-                    binder.body(nest.body, env)
-        return Bound(program, tuple(steps))
+                    unroller.body(nest.body, env)
+        return Unrolled(steps, tuple(touching))
+
+    def bind(self, unrolled: Unrolled, addresses: Sequence[int]) -> Bound:
+        """Resolve the open operands with the parameters at *addresses* (bytes)."""
+        steps, window = list(unrolled.steps), self.arena.window
+        for index in unrolled.open:
+            function, arguments = steps[index]
+            steps[index] = function, tuple(
+                [
+                    window(addresses[a.param] + a.offset, a.shape, a.stride, a.dtype) if type(a) is Place else a
+                    for a in arguments
+                ]
+            )
+        return Bound(steps)
 
 
 @define(eq=False)
-class _Binder:
+class _Unroller:
     machine: Functional
     core: OnChip
-    addresses: tuple[int, ...]
     steps: list[Step]
-    _functions: dict[tuple[str, tuple[tuple[str, Any], ...]], Callable[..., Any]] = field(factory=dict)
+    touching: list[int]
+    _functions: dict[tuple[str, tuple[tuple[str, Any], ...]], Function] = field(factory=dict)
+    _fixed: dict[int, Step] = field(factory=dict)
 
     def body(self, body: Body, env: dict[str, int]) -> None:
         for item in body:
@@ -112,25 +151,39 @@ class _Binder:
                 self.instruction(item, env)
 
     def instruction(self, ins: Instruction, env: dict[str, int]) -> None:
-        row = self.machine.isa[ins.name]
-        if row.flag is not None:
-            return  # order is the oracle's and the timing plane's business: this plane runs in program order
-        scalars = tuple((k, v.at(env) if isinstance(v, Affine) else v) for k, v in ins.scalars)
+        """Append the step. One that depends on no variable and touches no parameter is the same step every time."""
+        step = self._fixed.get(id(ins))
+        if step is None:
+            row = self.machine.isa.rows[ins.name]
+            if row.flag is not None:
+                return  # order is the oracle's and the timing plane's business: this plane runs in program order
+            step = self._function(row, ins, env), tuple([self._operand(o, env) for o in ins.operands])
+            if any(o.param is not None for o in ins.operands):
+                self.touching.append(len(self.steps))
+            elif not any(o.offset.terms for o in ins.operands) and not _varies(ins):
+                self._fixed[id(ins)] = step
+        self.steps.append(step)
+
+    def _function(self, row: Row, ins: Instruction, env: dict[str, int]) -> Function:
+        scalars = tuple([(k, v.at(env) if isinstance(v, Affine) else v) for k, v in ins.scalars])
         key = ins.name, scalars
         function = self._functions.get(key)
         if function is None:
             function = self._functions[key] = executor(row, dict(scalars), self.machine.exact)
-        self.steps.append((function, tuple(self.operand(o, env) for o in ins.operands)))
+        return function
 
-    def operand(self, operand: Operand, env: dict[str, int]) -> torch.Tensor:
+    def _operand(self, operand: Operand, env: dict[str, int]) -> torch.Tensor | Place:
         offset = operand.offset.at(env)
         if operand.param is None:
             return self.core.window(operand, offset)
-        address = self.addresses[operand.param] + offset
-        return self.machine.arena.window(address, operand.shape, operand.stride, torch_dtype(operand.dtype))
+        return Place(operand.param, offset, operand.shape, operand.stride, torch_dtype(operand.dtype))
 
 
-def executor(row: Row, scalars: dict[str, Any], exact: bool) -> Callable[..., Any]:
+def _varies(ins: Instruction) -> bool:
+    return any(isinstance(value, Affine) and value.terms for _, value in ins.scalars)
+
+
+def executor(row: Row, scalars: dict[str, Any], exact: bool) -> Function:
     """The function that carries out one instruction on windows, the written one first."""
     if exact:
         return partial(_exact, row.semantics, scalars)

@@ -15,7 +15,7 @@ from dsf.models.shelf import find, locate
 if TYPE_CHECKING:
     import torch
 
-    from dsf.report import Report
+    from dsf.reports import Report
 
 __all__ = ["Answer", "ask"]
 
@@ -26,7 +26,8 @@ FS_PER_SECOND = 10**15
 class Answer:
     """What *model* said to *prompt*, when its tokens came by the chip's own clock, and the report of the whole run.
 
-    *text* is None when nothing was computed (fidelity `timing`). *arrivals_fs* counts from the upload of the prompt.
+    *text* is None when nothing was computed (fidelity `timing`). *upload_fs* is the emulated time of the weights' way
+    to the device; the report counts from its end, and so does *arrivals_fs*.
     """
 
     model: str
@@ -34,9 +35,15 @@ class Answer:
     text: str | None
     prompt_tokens: int
     tokens: tuple[int, ...]
+    upload_fs: int
     arrivals_fs: tuple[int, ...]
     wall_seconds: dict[str, float]
     report: Report
+
+    @property
+    def upload_seconds(self) -> float:
+        """Emulated time from the first weight's upload to the last's."""
+        return self.upload_fs / FS_PER_SECOND
 
     @property
     def ttft_seconds(self) -> float:
@@ -51,7 +58,7 @@ class Answer:
 
     def to_json(self) -> dict[str, Any]:
         """The same as plain data, with the origin of each of its own numbers; the report has those of its own."""
-        time = self.report.origins["time"]
+        time = self.report.origins["emulated time"]
         return {
             "model": self.model,
             "prompt": self.prompt,
@@ -59,10 +66,16 @@ class Answer:
             "prompt_tokens": self.prompt_tokens,
             "new_tokens": len(self.tokens),
             "tokens": list(self.tokens),
+            "upload_seconds": self.upload_seconds,
             "ttft_seconds": self.ttft_seconds,
             "tpot_seconds": self.tpot_seconds,
             "wall_seconds": dict(self.wall_seconds),
-            "origins": {"ttft_seconds": time, "tpot_seconds": time, "wall_seconds": "measured"},
+            "origins": {
+                "upload_seconds": time,
+                "ttft_seconds": time,
+                "tpot_seconds": time,
+                "wall_seconds": self.report.origins["host wall time"],
+            },
             "report": self.report.to_json(),
         }
 
@@ -90,7 +103,10 @@ def ask(
         loaded = load(source, _dtype(dtype or session.chip.numerics.preferred), watch)
         wall.lap("load")
         move(loaded.model, session.chip.device, watch)
-        wall.lap("move")
+        wall.lap("upload")
+        session.synchronize()
+        upload_fs = session.now_fs()
+        dsf.report(reset=True)
         heard = _generate(loaded, prompt, session, new_tokens, say)
         wall.lap("generate")
         return Answer(
@@ -99,6 +115,7 @@ def ask(
             text=heard.text if session.fidelity != "timing" else None,
             prompt_tokens=heard.prompt_tokens,
             tokens=tuple(heard.tokens),
+            upload_fs=upload_fs,
             arrivals_fs=tuple(heard.arrivals_fs),
             wall_seconds=wall.seconds,
             report=dsf.report(),

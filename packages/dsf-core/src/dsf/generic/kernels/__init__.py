@@ -14,7 +14,8 @@ from dsf.kernels.reference import REFERENCES
 __all__ = ["kernels"]
 
 ROUNDING = "bit-equal to its reference but for exp, sigmoid, rsqrt and sums in fp32: 1 ulp of the result"
-ROWWISE = ("rms_norm", "layer_norm", "gated_activation", "rotary", "softmax", "embedding", "concat", "reduce", "arg_reduce")
+ROWWISE = ("rms_norm", "layer_norm", "gated_activation", "rotary", "softmax", "embedding", "concat", "reduce", "arg_reduce",
+           "cumsum")  # fmt: skip
 COMPILED = {
     "elementwise": compiler.compile_elementwise,
     "copy": compiler.compile_copy,

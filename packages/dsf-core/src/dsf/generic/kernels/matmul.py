@@ -68,8 +68,9 @@ def emit_product(b: Builder, target: Target, product: Product) -> None:
 
 
 def best_tiling(target: Target, product: Product) -> Tiling:
-    """As fast as any that fits; long n and k are rounded up to buckets, so that a growing cache asks once per bucket."""
-    asked = evolve(product, n=_bucket(product.n), k=_bucket(product.k))
+    """As fast as any that fits; in a batched product (where no operand is a weight) long n and k are rounded up to
+    buckets, so that a growing KV cache asks once per bucket."""
+    asked = evolve(product, n=_bucket(product.n), k=_bucket(product.k)) if product.batch else product
     known = target.memory.get(asked)
     if known is None:
         names = Names.of(target, product.a.dtype)
