@@ -61,7 +61,9 @@ def test_two_sessions_at_once_are_refused(session):
 
 def test_there_is_one_device(session):
     for use in (lambda: torch.ones(2, device="npu:1"), lambda: torch.npu.set_device(3)):
-        with pytest.raises(errors.DeviceError, match=r"^DSF-D005: npu:\d: no such device; this process has one, npu:0$"):
+        with pytest.raises(
+            errors.DeviceError, match=r"^DSF-D005: npu:\d: no such device; this process has one, npu:0$"
+        ):
             use()
 
 

@@ -17,5 +17,7 @@ def test_a_broken_assumption_is_named(session):
     def gone() -> bool:
         raise AttributeError("no such function")
 
-    with pytest.raises(errors.DeviceError, match=r"^DSF-D001: torch 2\.\S+: .* does not keep: a; b; install torch>=2.13"):
+    with pytest.raises(
+        errors.DeviceError, match=r"^DSF-D001: torch 2\.\S+: .* does not keep: a; b; install torch>=2.13"
+    ):
         selftest.check({"a": lambda: False, "kept": lambda: True, "b": gone})

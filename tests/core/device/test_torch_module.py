@@ -44,6 +44,9 @@ def test_synchronize_runs_what_is_recorded(session):
     x = torch.ones(2, device="npu")  # noqa: F841
     torch.npu.synchronize()
     assert len(session.tapes) == 1
+    y = torch.ones(2, device="npu")  # noqa: F841
+    torch.accelerator.synchronize()
+    assert len(session.tapes) == 2
 
 
 def test_streams_are_one_queue(session):
@@ -52,6 +55,7 @@ def test_streams_are_one_queue(session):
         x = torch.ones(2, device="npu") + 1
     torch.npu.current_stream().wait_stream(stream)
     stream.record_event().synchronize()
+    x.record_stream(stream)
     assert stream == torch.npu.current_stream() and x.tolist() == [2, 2]
     with torch.npu.device(0):
         assert torch.ones(1, device="npu").item() == 1

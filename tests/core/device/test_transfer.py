@@ -107,7 +107,9 @@ def test_printing_reads_once_and_names_the_device(session):
     session.traffic.clear()
     assert repr(x) == "tensor([1.0000, 2.5000], device='npu:0')"
     assert session.traffic == [("read", 8)] and session.host_ops == []
-    assert repr(nn.Parameter(x)) == "Parameter containing:\ntensor([1.0000, 2.5000], device='npu:0', requires_grad=True)"
+    assert (
+        repr(nn.Parameter(x)) == "Parameter containing:\ntensor([1.0000, 2.5000], device='npu:0', requires_grad=True)"
+    )
 
 
 def test_item_reads_one_element(session):

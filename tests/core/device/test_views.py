@@ -31,7 +31,11 @@ def test_a_view_has_the_cpus_value_and_records_nothing(session, recorded, name):
     x = cpu.to("npu")
     view, wanted = VIEWS[name](x), VIEWS[name](cpu)
     assert recorded() == []
-    assert (view.shape, view.stride(), view.storage_offset()) == (wanted.shape, wanted.stride(), wanted.storage_offset())
+    assert (view.shape, view.stride(), view.storage_offset()) == (
+        wanted.shape,
+        wanted.stride(),
+        wanted.storage_offset(),
+    )
     assert torch.equal(view.cpu(), wanted)
 
 

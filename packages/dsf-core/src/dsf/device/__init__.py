@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dsf import errors
 from dsf.device import backend, blocks
-from dsf.device.flush import flush
+from dsf.device.flushing import flush
 from dsf.device.session import Session
 from dsf.device.tape import lock, recorder
 

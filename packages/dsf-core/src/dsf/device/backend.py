@@ -63,6 +63,8 @@ def _register_kernels() -> None:
     for name in kernels.COMPOSITES:
         op = kernels.overload(name)
         kernel = kernels.recorded(op)
+        if name == "scaled_dot_product_attention":
+            kernel = kernels.attention(kernel)
         library.impl(name, kernel, "PrivateUse1")
         library.impl(name, kernels.composite(op, kernel), "AutogradPrivateUse1")
     for name, kernel in special.items():
@@ -94,6 +96,7 @@ def _special() -> dict[str, Callable[..., Any]]:
         "_has_compatible_shallow_copy_type": lambda tensor, other: True,
         "_fused_sdp_choice": lambda *args, **kwargs: 0,  # the composed form: what autograd can differentiate
         "is_pinned": lambda tensor, device=None: False,
+        "record_stream": lambda tensor, stream: None,  # one queue: memory is never given back too early
     }
 
 
@@ -139,6 +142,7 @@ def patch() -> None:
     """Change the Python objects of torch that know no third device; `unpatch` puts them back."""
     _undo.extend(handle.remove for handle in scopes.hook_modules())
     _replace(torch, "Generator", rng.Generator)
+    _replace(torch.accelerator, "synchronize", torch_module.synchronize)
     _patch_storage()
     _patch_print()
 

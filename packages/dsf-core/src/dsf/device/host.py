@@ -14,7 +14,7 @@ from torch._ops import OpOverload
 
 from dsf.device import blocks, handles, rng, scopes, shapes, transfer
 from dsf.device.blocks import storage_address, table
-from dsf.device.flush import flush, physical
+from dsf.device.flushing import flush, physical
 from dsf.device.tape import recorder, window
 
 __all__ = ["run"]
@@ -110,7 +110,9 @@ def place(value: torch.Tensor) -> torch.Tensor:
     """A device tensor with the bytes of a CPU tensor, unpriced."""
     value = value.resolve_conj().resolve_neg()
     if value.is_sparse or value.layout is not torch.strided:
-        raise NotImplementedError(f"{recorder.name}: a result has layout {value.layout}; only strided tensors exist here")
+        raise NotImplementedError(
+            f"{recorder.name}: a result has layout {value.layout}; only strided tensors exist here"
+        )
     if not handles.is_dense(value):
         value = value.contiguous()
     shape, stride = tuple(value.shape), value.stride()

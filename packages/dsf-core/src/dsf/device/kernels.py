@@ -14,10 +14,10 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from dsf.device import host, scopes, shapes, transfer
 from dsf.device.blocks import Block, new, storage_address, table
-from dsf.device.flush import flush
+from dsf.device.flushing import flush
 from dsf.device.tape import lock, recorder
 
-__all__ = ["composite", "handed_to_host", "operations", "overload", "recorded", "viewed"]
+__all__ = ["attention", "composite", "handed_to_host", "operations", "overload", "recorded", "viewed"]
 
 PLAIN = frozenset({int, bool, str, type(None), torch.dtype, torch.device, torch.memory_format, torch.layout})
 Tensor, Parameter = torch.Tensor, torch.nn.Parameter
@@ -151,6 +151,17 @@ def composite(op: OpOverload, kernel: Callable[..., Any]) -> Callable[..., Any]:
     return above_autograd
 
 
+def attention(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """*kernel* of scaled_dot_product_attention, unless it must draw random numbers."""
+    op = torch.ops.aten.scaled_dot_product_attention.default
+
+    def without_dropout(*args: Any, **kwargs: Any) -> Any:
+        drops = args[4] if len(args) > 4 else kwargs.get("dropout_p", 0.0)
+        return op.decompose(*args, **kwargs) if drops else kernel(*args, **kwargs)
+
+    return without_dropout
+
+
 def tensors_in(values: Any) -> Iterator[torch.Tensor]:
     for value in values:
         if isinstance(value, torch.Tensor):
@@ -238,5 +249,3 @@ def viewed(op: OpOverload) -> Callable[..., Any]:
         return redispatch(cpu, *args, **kwargs)
 
     return kernel
-
-

@@ -139,9 +139,7 @@ def _plan(
     frozen_args = []
     for position, value in enumerate(args):
         frozen_args.append(template(value, mutated if position in names else None))
-    frozen_kwargs = [
-        (k, template(v, mutated if k in names else None)) for k, v in kwargs.items() if k not in HOST_ONLY
-    ]
+    frozen_kwargs = [(k, template(v, mutated if k in names else None)) for k, v in kwargs.items() if k not in HOST_ONLY]
     count = len(tensors)
     windows = (*map(window, tensors), *(f.window for f in fresh))
     new = tuple(range(count, count + len(fresh)))

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from dsf.device import rng, transfer
-from dsf.device.flush import flush, reap
+from dsf.device.flushing import flush, reap
 from dsf.device.tape import recorder
 
 __all__ = ["Event", "Stream", "device_module"]
@@ -38,6 +38,34 @@ class Event:
 
     def query(self) -> bool:
         return True
+
+    def synchronize(self) -> None:
+        flush()
+
+    def elapsed_time(self, end: Event) -> float:
+        """Emulated milliseconds from this event to *end*."""
+        if self._time_fs is None or end._time_fs is None:
+            raise RuntimeError("Both events must be recorded before calculating elapsed time.")
+        return (end._time_fs - self._time_fs) / FS_PER_MS
+
+
+class Stream(torch.Stream):
+    """A queue of operations. The emulated device has one; all streams are that one."""
+
+    def __new__(cls, device: Any = None, priority: int = 0) -> Stream:
+        return super().__new__(cls, device=torch.device(recorder.name, 0))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Stream)
+
+    def __hash__(self) -> int:
+        return hash(Stream)
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """Leaving changes nothing: there is one stream."""
 
     def synchronize(self) -> None:
         flush()

@@ -11,7 +11,7 @@ import torch
 from dsf import errors
 from dsf.device import blocks, handles, scopes
 from dsf.device.blocks import Block, poisoned, storage_address, table
-from dsf.device.flush import flush, physical, settle
+from dsf.device.flushing import flush, physical, settle
 from dsf.device.tape import lock, recorder, window
 
 __all__ = ["adopt", "assign", "copy_", "empty", "empty_strided", "item", "read", "resize", "to_copy", "upload"]

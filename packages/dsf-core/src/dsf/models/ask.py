@@ -15,6 +15,7 @@ from dsf.models.shelf import find, locate
 if TYPE_CHECKING:
     import torch
 
+    from dsf.pipeline import Session
     from dsf.reports import Report
 
 __all__ = ["Answer", "ask"]
@@ -107,12 +108,13 @@ def ask(
         session.synchronize()
         upload_fs = session.now_fs()
         dsf.report(reset=True)
-        heard = _generate(loaded, prompt, session, new_tokens, say)
+        no_values = session.fidelity == "timing"
+        heard = _generate(loaded, prompt, session, new_tokens, _unsaid if no_values else say)
         wall.lap("generate")
         return Answer(
             model=source.title,
             prompt=prompt,
-            text=heard.text if session.fidelity != "timing" else None,
+            text=None if no_values else heard.text,
             prompt_tokens=heard.prompt_tokens,
             tokens=tuple(heard.tokens),
             upload_fs=upload_fs,
@@ -122,6 +124,10 @@ def ask(
         )
     finally:
         dsf.disable()
+
+
+def _unsaid(text: str) -> None:
+    """What is said without values means nothing."""
 
 
 def _dtype(name: str) -> torch.dtype:
@@ -148,45 +154,51 @@ class _Laps:
 
 
 @define
-class _Listener:
-    """What transformers calls a streamer: `put` gets the prompt first, then each token when it is on the host."""
+class _Speech:
+    """The tokens of an answer as they arrive on the host, by the chip's clock, and the text that they make."""
 
     tokenizer: Any
-    clock: Callable[[], int]
     say: Callable[[str], None]
-    start_fs: int = 0
-    prompt_tokens: int = 0
+    prompt_tokens: int
     tokens: list[int] = field(factory=list)
     arrivals_fs: list[int] = field(factory=list)
     text: str = ""
 
-    def put(self, value: torch.Tensor) -> None:
-        if not self.prompt_tokens:
-            self.prompt_tokens = value.shape[-1]
-            return
-        self.tokens.append(int(value.reshape(-1)[0]))
-        self.arrivals_fs.append(self.clock() - self.start_fs)
-        self._say(self.tokenizer.decode(self.tokens, skip_special_tokens=True))
-
-    def _say(self, text: str) -> None:
-        """Say what is new; a character that is not whole yet waits for its other tokens."""
-        if text.endswith("\ufffd"):
-            return
-        self.say(text[len(self.text) :])
-        self.text = text
-
-    def end(self) -> None:
-        self.text = self.tokenizer.decode(self.tokens, skip_special_tokens=True)
+    def hear(self, token: int, now_fs: int) -> None:
+        self.tokens.append(token)
+        self.arrivals_fs.append(now_fs)
+        whole = self.tokenizer.decode(self.tokens, skip_special_tokens=True)
+        if not whole.endswith("\ufffd"):  # else a character that is not whole yet: its other tokens are to come
+            self.say(whole[len(self.text) :])
+            self.text = whole
 
 
-def _generate(loaded: Loaded, prompt: str, session: Any, new_tokens: int, say: Callable[[str], None]) -> _Listener:
-    """Greedy generation with the model's chat template, on the session's device."""
+def _generate(loaded: Loaded, prompt: str, session: Session, new_tokens: int, say: Callable[[str], None]) -> _Speech:
+    """Greedy, with the model's chat template: the prompt, then a token at a time, each read by the host.
+
+    The loop is plain so that every fidelity takes the same steps; `timing`, whose values are all zero, never hears the
+    model's end and goes on for *new_tokens*.
+    """
     import torch
 
-    listener = _Listener(loaded.tokenizer, session.now_fs, say, start_fs=session.now_fs())
-    inputs = loaded.tokenizer.apply_chat_template(
-        [{"role": "user", "content": prompt}], add_generation_prompt=True, return_tensors="pt", return_dict=True
-    ).to(session.chip.device)
+    start_fs, chat = session.now_fs(), [{"role": "user", "content": prompt}]
+    ids = loaded.tokenizer.apply_chat_template(
+        chat, add_generation_prompt=True, return_tensors="pt", return_dict=True
+    ).input_ids.to(session.chip.device)
+    speech, cache = _Speech(loaded.tokenizer, say, ids.shape[-1]), None
+    ends = set() if session.fidelity == "timing" else _ends(loaded.model)
     with torch.no_grad():
-        loaded.model.generate(**inputs, do_sample=False, max_new_tokens=new_tokens, streamer=listener)
-    return listener
+        while len(speech.tokens) < new_tokens:
+            step = loaded.model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
+            cache, ids = step.past_key_values, step.logits[:, -1].argmax(-1, keepdim=True)
+            token = int(ids.cpu()[0, 0])
+            speech.hear(token, session.now_fs() - start_fs)
+            if token in ends:
+                break
+    return speech
+
+
+def _ends(model: Any) -> set[int]:
+    """The tokens with which the model says that it is done."""
+    ends = model.generation_config.eos_token_id
+    return set(ends) if isinstance(ends, list) else {ends}
