@@ -114,7 +114,7 @@ class ReferenceSession:
         for region, value in zip(op.outs, _flat(result), strict=True):
             target = tensor(region)
             if fresh and target.data_ptr() != value.data_ptr():
-                assert target.dtype == value.dtype and target.shape == value.shape, (op.target, target, value)
+                assert (target.dtype, target.shape) == (value.dtype, value.shape), op.target
                 target.copy_(value)
 
     def host_op(self, target: str, bytes_in: int, bytes_out: int, site: Site | None) -> None:

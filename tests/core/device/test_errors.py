@@ -43,8 +43,8 @@ def test_a_second_name_is_refused_in_one_process(make_session):
 
     with pytest.raises(
         errors.DeviceError,
-        match="^DSF-D002: mlu: this process already has the device 'npu', and torch allows one extra device name per "
-        "process; use a chip of that device, or start another process$",
+        match=r"^DSF-D002: mlu: this process already has the device 'npu', and torch allows one extra device name per "
+        r"process; use a chip of that device, or start another process$",
     ):
         device.attach(type(made)(chip=evolve(made.chip, device="mlu")))
     assert device.current() is None
@@ -80,7 +80,7 @@ def test_an_error_in_a_flush_is_raised_again_by_whoever_reads_what_it_lost(sessi
         with pytest.raises(Fault):
             lost.tolist()
     for use in (lost.tolist, lambda: lost + 1, lambda: lost.sum().item(), lambda: before.add_(lost)):
-        with pytest.raises(Fault, match="^the cube is on fire$"):
+        with pytest.raises(Fault, match=r"^the cube is on fire$"):
             use()
     assert (before + 1).tolist() == [2, 2]
     lost.copy_(torch.tensor([8.0, 9.0]))
@@ -113,6 +113,7 @@ def test_detach_lets_go_even_if_the_last_flush_fails(session, monkeypatch):
 def test_detach_takes_every_patch_back(session):
     ours = (torch.Generator, torch._tensor_str._tensor_str)
     device.detach()
-    assert torch.Generator is not ours[0] and torch._tensor_str._tensor_str is not ours[1]
+    assert torch.Generator is not ours[0]
+    assert torch._tensor_str._tensor_str is not ours[1]
     assert torch.nn.modules.module._global_forward_hooks == {}
     assert torch.UntypedStorage(4).nbytes() == 4

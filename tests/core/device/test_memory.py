@@ -39,7 +39,8 @@ def test_an_empty_tensor_takes_no_memory_until_it_is_written(session):
 def test_virtual_addresses_are_aligned_and_never_shared(session):
     tensors = [torch.empty(n, device="npu") for n in (0, 1, 127, 128, 129)]
     addresses = [t.data_ptr() for t in tensors]
-    assert len(set(addresses)) == 5 and all(a % 512 == 0 for a in addresses)
+    assert len(set(addresses)) == 5
+    assert all(a % 512 == 0 for a in addresses)
 
 
 def test_too_large_a_copy_raises_and_leaves_the_rest_usable(make_session):

@@ -71,7 +71,8 @@ def test_a_decode_step_is_one_flush_and_its_layers_share_signatures(session):
         layers = [
             [op.signature.id for op in step.ops if op.scope.path.startswith(f"model.layers.{n}.")] for n in range(2)
         ]
-        assert layers[0] == layers[1] and len(layers[0]) > 30
+        assert layers[0] == layers[1]
+        assert len(layers[0]) > 30
     scopes = {(op.scope.path, op.scope.module) for op in steps[1].ops}
     assert ("model.layers.1.self_attn", "LlamaAttention") in scopes
     assert ("model.layers.0.mlp.gate_proj", "Linear") in scopes
@@ -84,7 +85,8 @@ def test_weights_are_constant_buffers_of_every_step(session):
     device.flush()
     tape = session.tapes[-1]
     weights = [op.args[1].buffer for op in tape.ops if op.target == "aten.linear.default"]
-    assert len(weights) == 15 and all(tape.buffers[n].constant and tape.buffers[n].address is not None for n in weights)
+    assert len(weights) == 15
+    assert all(tape.buffers[n].constant and tape.buffers[n].address is not None for n in weights)
 
 
 def test_training_a_model_equals_the_cpu(session):

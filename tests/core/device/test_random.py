@@ -47,7 +47,8 @@ def test_drawing_on_the_device_leaves_the_cpus_generator_alone(session):
 
 def test_a_generator_of_the_device_is_taken(session):
     generator = torch.Generator(device="npu").manual_seed(5)
-    assert generator.device == torch.device("npu:0") and isinstance(torch.default_generator, torch.Generator)
+    assert generator.device == torch.device("npu:0")
+    assert isinstance(torch.default_generator, torch.Generator)
     a = torch.rand(3, generator=generator, device="npu")
     b = torch.rand(3, generator=torch.Generator().manual_seed(5))
     assert torch.equal(a.cpu(), b)

@@ -56,6 +56,7 @@ def test_streams_are_one_queue(session):
     torch.npu.current_stream().wait_stream(stream)
     stream.record_event().synchronize()
     x.record_stream(stream)
-    assert stream == torch.npu.current_stream() and x.tolist() == [2, 2]
+    assert stream == torch.npu.current_stream()
+    assert x.tolist() == [2, 2]
     with torch.npu.device(0):
         assert torch.ones(1, device="npu").item() == 1

@@ -90,7 +90,8 @@ def test_autocast_runs_matrix_products_narrow_and_softmax_wide(session):
     layer = nn.Linear(4, 4).to("npu")
     with torch.autocast("npu", dtype=torch.bfloat16):
         narrow = layer(torch.ones(2, 4, device="npu"))
-        assert narrow.dtype is torch.bfloat16 and narrow.softmax(-1).dtype is torch.float32
+        assert narrow.dtype is torch.bfloat16
+        assert narrow.softmax(-1).dtype is torch.float32
         narrow.float().sum().backward()
     assert layer.weight.grad.dtype is torch.float32
     assert layer(torch.ones(2, 4, device="npu")).dtype is torch.float32

@@ -6,9 +6,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dsf.intent import key, parse
+from dsf.intent import Intent, Pattern, key, parse
 from dsf.intent.expression import text
+from dsf.intent.operators import build
 from dsf.intent.parse import MAX_INPUTS
+from dsf.intent.patterns import Match
 
 f32, f16 = torch.float32, torch.float16
 
@@ -152,6 +154,22 @@ def test_expressions_stay_small_enough_for_a_kernel(record):
     assert max(len(i.inputs) for i in recording.parsed()) == MAX_INPUTS
     assert len(recording.kinds()) == 3
     recording.assert_same()
+
+
+def test_an_earlier_row_takes_operations_from_later_ones(record):
+    """Both rows end in their own operation, and the second would hide the first one's result."""
+
+    def negated(m: Match) -> Intent:
+        return build("fill", m.anchor, (), value=1.0)
+
+    def exp_of_negated(m: Match) -> Intent:
+        m.made_by(m.anchor.args[0], "neg.default")
+        return build("fill", m.anchor, (), value=2.0)
+
+    rows = Pattern("neg", ("neg.default",), negated), Pattern("exp of neg", ("exp.default",), exp_of_negated)
+    tape = record(lambda a: (-a).exp(), x(3)).tape
+    assert [i.ops for i in parse(tape, rows)] == [(0,), (1,)]
+    assert [i.ops for i in parse(tape, rows[::-1])] == [(0, 1)]
 
 
 def test_parse_does_not_look_at_addresses(record):

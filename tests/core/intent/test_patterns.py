@@ -69,6 +69,9 @@ def mean_square(a: Tensor) -> Tensor:
         pytest.param(lambda a, w: w * ((a + 1) * torch.rsqrt(mean_square(a) + 1e-5)), id="another factor"),
         pytest.param(lambda a, w: w[:, None] * (a * torch.rsqrt(mean_square(a) + 1e-5)), id="a weight per row"),
         pytest.param(lambda a, w: (w * a) * (a * torch.rsqrt(mean_square(a) + 1e-5)), id="a full-size weight"),
+        pytest.param(lambda a, w: w * (a * torch.rsqrt(a.pow(2).mean(-1) + 1e-5)), id="the mean of another row"),
+        pytest.param(lambda a, w: w[None, None] * (a * torch.rsqrt(mean_square(a) + 1e-5)), id="a weight of more axes"),
+        pytest.param(lambda a, w: w * (a * torch.rsqrt(mean_square(a) + 1e-5)).to(f16), id="a weight of another dtype"),
         pytest.param(lambda a, w: w * (a * torch.rsqrt(torch.add(mean_square(a), 1e-5, alpha=3))), id="a scaled eps"),
     ],
 )
@@ -95,6 +98,18 @@ def test_a_variance_that_outlives_the_tape_keeps_it_visible(record):
 
     recording = record(keep, x(3, 8), x(8))
     assert "rms_norm" not in recording.kinds()
+    recording.assert_same()
+
+
+def test_a_norm_that_widens_its_input_takes_it_wide(record):
+    """Input and output of a norm have one dtype; a cast that is never undone stays an operation of its own."""
+
+    def widen(a, weight):
+        wide = a.to(f32)
+        return weight * (wide * torch.rsqrt(mean_square(wide) + 1e-5))
+
+    recording = record(widen, x(3, 8, dtype=f16), x(8))
+    assert recording.kinds() == ["elementwise", "rms_norm"]
     recording.assert_same()
 
 
@@ -173,6 +188,11 @@ def test_rotary_of_strided_heads_is_one_intent(record, dtype):
         pytest.param(lambda a, c, s: a * c + torch.cat((-a[..., :4], a[..., 4:]), -1) * s, id="halves not exchanged"),
         pytest.param(lambda a, c, s: a * c + torch.cat((a[..., 4:], -a[..., :4]), -1) * s, id="the other half negated"),
         pytest.param(lambda a, c, s: a * c + torch.cat((-a[..., 6:], a[..., :6]), -1) * s, id="unequal halves"),
+        pytest.param(lambda a, c, s: a * c + torch.cat((-a[..., 4:], a[..., 4:]), -1) * s, id="one half twice"),
+        pytest.param(lambda a, c, s: a * c + torch.cat((-a[..., :4], a[..., :4]), -1) * s, id="the other half twice"),
+        pytest.param(
+            lambda a, c, s: a * c + torch.cat((-a[..., 4:], a[..., :2], a[..., 2:4]), -1) * s, id="three parts"
+        ),
         pytest.param(lambda a, c, s: a * c - rotate_half(a) * s, id="subtracted"),
         pytest.param(lambda a, c, s: torch.add(a * c, rotate_half(a) * s, alpha=2), id="a factor"),
         pytest.param(lambda a, c, s: a * c + rotate_half(a + 1) * s, id="another tensor"),
@@ -282,6 +302,18 @@ def test_keys_repeated_in_another_order_stay_copies(record):
         return F.scaled_dot_product_attention(q, k.repeat(1, 3, 1, 1), v.repeat(1, 3, 1, 1))
 
     recording = record(attend, x(2, 6, 5, 8), x(2, 2, 5, 8), x(2, 2, 5, 8))
+    assert recording.only("attention").attr("groups") == 1
+    recording.assert_same(1e-5, 1e-6)
+
+
+def test_heads_that_only_have_the_shape_of_repeated_ones_stay_copies(record):
+    """Five dimensions, but the third holds other values instead of repeating one."""
+
+    def attend(q, k, v):
+        keys, values = (t.transpose(0, 1).contiguous().view(2, 6, 5, 8) for t in (k, v))
+        return F.scaled_dot_product_attention(q, keys, values)
+
+    recording = record(attend, x(2, 6, 5, 8), x(2, 2, 3, 5, 8), x(2, 2, 3, 5, 8))
     assert recording.only("attention").attr("groups") == 1
     recording.assert_same(1e-5, 1e-6)
 

@@ -1,9 +1,9 @@
 """DSF: run, check and plan PyTorch models on AI chips that are not there.
 
-    import dsf
-    dsf.enable("ascend-910b2")      # from here on .to("npu") is an emulated chip
-    ...
-    print(dsf.report())
+import dsf
+dsf.enable("ascend-910b2")      # from here on .to("npu") is an emulated chip
+...
+print(dsf.report())
 """
 
 from __future__ import annotations

@@ -59,7 +59,9 @@ def current() -> Session | None:
 def report(reset: bool) -> Report:
     """Flush, then the session's report."""
     if _session is None:
-        raise errors.DeviceError("DSF-D005", "no chip is enabled, so there is nothing to report; call dsf.enable(...) first")
+        raise errors.DeviceError(
+            "DSF-D005", "no chip is enabled, so there is nothing to report; call dsf.enable(...) first"
+        )
     device.flush()
     return _session.report(reset)
 

@@ -1,17 +1,17 @@
 """What can go wrong, as one tree. Every error is a sentence for the person who will fix it, with a stable code.
 
-    DsfError
-    ├── UsageError                      the caller asked for what cannot be (exit status 2)
-    │   ├── HdlError            DSF-H0xx  a hardware description is malformed, or no chip has that name
-    │   ├── PluginError         DSF-P0xx  a vendor's plugin is missing, broken or of another API
-    │   ├── DeviceError         DSF-D0xx  the torch device is used before `enable`, twice, or by a wrong torch
-    │   ├── ModelError          DSF-C0xx  no such model, or a model file that cannot be read
-    │   ├── DtypeError          DSF-N0xx  a number format the chip cannot compute
-    │   └── OutOfMemory         DSF-M0xx  a tensor does not fit its tier (also a torch.OutOfMemoryError)
-    └── ProgramError                    a program breaks a rule of its chip (a fault of the kernel's author)
-        ├── IsaError            DSF-I0xx  an unknown instruction, a wrong operand, a malformed listing
-        ├── MachineError        DSF-X0xx  out of bounds, misaligned, unordered, unset or unwaited flag
-        └── KernelError         DSF-K0xx  no kernel serves an intent, or a kernel's own limit is broken
+DsfError
+├── UsageError                      the caller asked for what cannot be (exit status 2)
+│   ├── HdlError            DSF-H0xx  a hardware description is malformed, or no chip has that name
+│   ├── PluginError         DSF-P0xx  a vendor's plugin is missing, broken or of another API
+│   ├── DeviceError         DSF-D0xx  the torch device is used before `enable`, twice, or by a wrong torch
+│   ├── ModelError          DSF-C0xx  no such model, or a model file that cannot be read
+│   ├── DtypeError          DSF-N0xx  a number format the chip cannot compute
+│   └── OutOfMemory         DSF-M0xx  a tensor does not fit its tier (also a torch.OutOfMemoryError)
+└── ProgramError                    a program breaks a rule of its chip (a fault of the kernel's author)
+    ├── IsaError            DSF-I0xx  an unknown instruction, a wrong operand, a malformed listing
+    ├── MachineError        DSF-X0xx  out of bounds, misaligned, unordered, unset or unwaited flag
+    └── KernelError         DSF-K0xx  no kernel serves an intent, or a kernel's own limit is broken
 """
 
 from __future__ import annotations

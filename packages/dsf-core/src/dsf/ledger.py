@@ -66,9 +66,7 @@ class Ledger:
         """When the device will have done all that was asked."""
         return max(self._issued_fs, self._device_fs)
 
-    def launch(
-        self, kernel: Kernel, intent: str, time: KernelTime, flops: int, reason: str, program: Program
-    ) -> None:
+    def launch(self, kernel: Kernel, intent: str, time: KernelTime, flops: int, reason: str, program: Program) -> None:
         """One kernel launch."""
         host = self.chip.host
         self._issued_fs += host.issue_interval_fs

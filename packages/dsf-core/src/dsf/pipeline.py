@@ -339,7 +339,9 @@ class Session:
         self._arena = None
 
 
-GRANULE = 512  # bytes: blocks of main memory start on whole lines, so that programs find the alignment they were cut for
+GRANULE = (
+    512  # bytes: blocks of main memory start on whole lines, so that programs find the alignment they were cut for
+)
 LARGE = 1 << 20
 MOST_BOUND = 3_000_000  # bound instructions kept, 8 to 200 bytes each
 
@@ -351,7 +353,7 @@ def _mib(nbytes: int) -> str:
 def _lives(
     segments: tuple[Segment, ...], plans: list[Plan]
 ) -> tuple[dict[int, int], dict[int, int], dict[int, Site | None]]:
-    """For every buffer that a step touches: the first and the last such step of the flush, and who recorded the first."""
+    """For every buffer that some step touches: the first and the last such step, and who recorded the first."""
     first: dict[int, int] = {}
     last: dict[int, int] = {}
     sites: dict[int, Site | None] = {}

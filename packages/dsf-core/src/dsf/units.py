@@ -19,9 +19,7 @@ __all__ = ["DIMENSIONS", "ORIGINS", "Dimension", "parse", "show", "weakest"]
 ORIGINS = ("measured", "datasheet", "derived", "fitted", "estimate")
 """Where a number comes from, from the strongest claim to the weakest."""
 
-_NUMBER = re.compile(
-    r"\s*([+-]?\d{1,30}(?:\.\d{1,30})?(?:[eE][+-]?\d{1,2})?(?:/\d{1,30})?)\s*(.*?)\s*", re.DOTALL
-)
+_NUMBER = re.compile(r"\s*([+-]?\d{1,30}(?:\.\d{1,30})?(?:[eE][+-]?\d{1,2})?(?:/\d{1,30})?)\s*(.*?)\s*", re.DOTALL)
 _DECIMAL = {"": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15}
 _BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50}
 _SECONDS = {"fs": 0, "ps": 3, "ns": 6, "us": 9, "µs": 9, "μs": 9, "ms": 12, "s": 15}  # two code points look like a mu

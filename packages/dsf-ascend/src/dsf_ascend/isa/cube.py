@@ -6,6 +6,7 @@ import torch
 
 from dsf.isa import Isa, accumulate, laws, read, write
 from dsf.isa.families import add_matrix
+from dsf.isa.rules import one_dtype, one_shape, product_shapes
 
 __all__ = ["declare"]
 
@@ -28,7 +29,7 @@ def declare_bias(isa: Isa) -> None:
     @isa.instruction(
         "M", laws.fractals, name="Mmad.bias", implements="matmul.bias", source=MMAD, fast=_bias_fast,
         macs=lambda chip, ins: laws.padded_macs(chip, isa.rows["Mmad.bias"], ins),
-        c=accumulate("L0C", dtypes=("float32",)), a=read("L0A", dtypes=FLOATS), b=read("L0B", dtypes=FLOATS),
+        rules=(product_shapes, one_dtype(1, 2)), c=accumulate("L0C", dtypes=("float32",)), a=read("L0A", dtypes=FLOATS), b=read("L0B", dtypes=FLOATS),
         bias=read("BT", dtypes=("float32",)),
     )  # fmt: skip
     def mmad_bias(
@@ -48,7 +49,7 @@ def declare_fixpipe(isa: Isa) -> None:
     """L0C to main memory, cast to the destination's format on the way (F322F16, F322BF16, NoQuant)."""
 
     @isa.instruction(
-        "FIX", laws.stream, name="Fixpipe", implements="store.matrix", source=FIXPIPE, fast=lambda dst, src: dst.copy_(src),
+        "FIX", laws.stream, name="Fixpipe", implements="store.matrix", source=FIXPIPE, rules=(one_shape,), fast=lambda dst, src: dst.copy_(src),
         dst=write("GM", dtypes=("float16", "bfloat16", "float32", "int32")), src=read("L0C"),
     )  # fmt: skip
     def fixpipe(dst: torch.Tensor, src: torch.Tensor) -> torch.Tensor:

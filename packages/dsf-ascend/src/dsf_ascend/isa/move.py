@@ -6,15 +6,16 @@ the tile in the engine's fractal order, which the operand's window leaves to the
 
 from __future__ import annotations
 
-from dsf.isa import Isa
+from collections.abc import Iterator
+
+from dsf.hdl import Chip
+from dsf.isa import Isa, Operand
 from dsf.isa.families import add_copies, add_indexed
 from dsf.isa.program import Instruction
-from dsf.hdl import Chip
 
 __all__ = ["declare"]
 
 SOURCE = "asc-devkit guide, DataCopy and LoadData; rates: ini AICoreMemoryRates"
-GAP_BLOCKS, BLOCK = 65535, 32
 
 
 def declare(isa: Isa) -> None:
@@ -24,7 +25,7 @@ def declare(isa: Isa) -> None:
     add_copies(isa, "MTE3", "UB", "GM", "DataCopy.UB2GM", "store", SOURCE, [gap_fits_the_field])
     add_copies(isa, "MTE1", "L1", "L0A", "LoadData.L12L0A", "load.a", SOURCE)
     add_copies(isa, "MTE1", "L1", "L0B", "LoadData.L12L0B", "load.b", SOURCE)
-    add_copies(isa, "MTE1", "L1", "BT", "DataCopy.L12BT", "load.bias", SOURCE)
+    add_copies(isa, "MTE1", "L1", "BT", "DataCopy.L12BT", "load.bias", SOURCE, converts=True)
     add_indexed(isa, "MTE2", "GM", "UB", "DataCopy.Gather", "", SOURCE)
     add_indexed_store(isa)
 
@@ -37,8 +38,19 @@ def add_indexed_store(isa: Isa) -> None:
 
 
 def gap_fits_the_field(chip: Chip, ins: Instruction) -> str | None:
-    """DataCopy's gap field counts 32-byte blocks in 16 bits."""
+    """DataCopy's gap field counts the blocks between the end of one row and the start of the next in 16 bits."""
+    blocks, size = (int(chip.limits[name]) for name in ("copy_gap_blocks", "vector_block_bytes"))
     for operand in ins.operands:
-        if len(operand.shape) > 1 and max(operand.stride[:-1], default=0) * operand.itemsize > GAP_BLOCKS * BLOCK:
-            return f"the gap between rows exceeds {GAP_BLOCKS} blocks of {BLOCK} bytes; copy row by row"
+        for gap in _gaps(operand):
+            if gap > blocks * size:
+                return f"a gap of {gap} bytes between rows exceeds {blocks} blocks of {size} bytes; copy row by row"
     return None
+
+
+def _gaps(operand: Operand) -> Iterator[int]:
+    """Bytes between the end of one piece and the start of the next, for every dimension from the closest on."""
+    reach = 1
+    for n, stride in sorted(zip(operand.shape, operand.stride, strict=True), key=lambda dim: dim[1]):
+        if n > 1:
+            yield (stride - reach) * operand.itemsize
+            reach += (n - 1) * stride

@@ -15,6 +15,8 @@ STORED = ("float16", "float32", "bfloat16", "int64", "int32", "int16", "int8", "
 def declare(isa: Isa) -> None:
     """Add one scalar loop per primitive."""
     add_pointwise(isa, "S", "UB", {key: f"Scalar.{key}" for key in POINTWISE}, STORED, source=SOURCE)
-    add_reductions(isa, "S", "UB", {key: f"Scalar.reduce.{key}" for key in (*REDUCTIONS, *ARG_REDUCTIONS)}, STORED, SOURCE)
+    add_reductions(
+        isa, "S", "UB", {key: f"Scalar.reduce.{key}" for key in (*REDUCTIONS, *ARG_REDUCTIONS)}, STORED, SOURCE
+    )
     add_scans(isa, "S", "UB", {"cumsum": "Scalar.cumsum"}, STORED, SOURCE)
     add_vector_moves(isa, "S", "UB", {key: f"Scalar.{key}" for key in ("fill", "iota")}, STORED, SOURCE)

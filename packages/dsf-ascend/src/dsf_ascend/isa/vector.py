@@ -53,7 +53,8 @@ def repeats_fit(chip: Chip, ins: Instruction) -> str | None:
     """One instruction issues at most 255 repeats of 256 bytes for each row that it names."""
     widest = max(ins.operands, key=lambda o: o.nbytes)
     columns = widest.shape[-1] if widest.shape else 1
-    limit = int(chip.limits["vector_repeats"])
+    limit = chip.limits["vector_repeats"]
+    assert isinstance(limit, int), "the schema makes it a number"
     if columns * widest.itemsize > limit * 256:
         return f"a row of {columns} elements needs more than {limit} repeats of 256 bytes"
     return None

@@ -14,4 +14,15 @@ NAME = "MatMulSoftmaxMatMul"
 SOURCE = "aclnnBatchMatMul and aclnnSoftmax; cube and vector cores exchange data through GM only: asc-devkit guide"
 ROW = Limit("one row of scores, with its mask, fits UB", partial(row_fits, "UB"), "UB 192 KiB: ini")
 
-KERNELS = (Kernel(NAME, "attention", "ascend", partial(emit_attention, emit_product, NAME), reference, (*LIMITS, ROW), ROUNDING, SOURCE),)
+KERNELS = (
+    Kernel(
+        NAME,
+        "attention",
+        "ascend",
+        partial(emit_attention, emit_product, NAME),
+        reference,
+        (*LIMITS, ROW),
+        ROUNDING,
+        SOURCE,
+    ),
+)

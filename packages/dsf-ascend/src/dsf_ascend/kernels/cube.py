@@ -146,7 +146,11 @@ class _Block:
         b, t = self.b, self.tiling
         b.wait_flag("MTE1", "MTE2", half)
         b("DataCopy.GM2L1", self._l1_a(half, 0, depth, True), self._gm(self.product.a, self.row, k, self.m, depth, "a"))
-        b("DataCopy.GM2L1", self._l1_b(half, 0, depth, True), self._gm(self.product.b, k, self.column, depth, self.n, "b"))
+        b(
+            "DataCopy.GM2L1",
+            self._l1_b(half, 0, depth, True),
+            self._gm(self.product.b, k, self.column, depth, self.n, "b"),
+        )
         b.order("MTE2", "MTE1", half)
         steps = depth // t.k0
         with b.loop(steps) as step:
@@ -155,13 +159,14 @@ class _Block:
             self._step(half, affine(steps * t.k0), depth, depth % t.k0, affine(steps % 2), first, affine(steps))
         b.set_flag("MTE1", "MTE2", half)
 
-    def _step(
-        self, half: Affine, k: Affine, depth: int, width: int, side: Affine, slab: Affine, step: Affine
-    ) -> None:
+    def _step(self, half: Affine, k: Affine, depth: int, width: int, side: Affine, slab: Affine, step: Affine) -> None:
         """One slab through L0 and one Mmad. The accumulator is taken over except in the very first step."""
         b = self.b
         b.wait_flag("M", "MTE1", side)
-        a, w = self._l0("L0A", self.product.a, side, self.m, width), self._l0("L0B", self.product.b, side, width, self.n)
+        a, w = (
+            self._l0("L0A", self.product.a, side, self.m, width),
+            self._l0("L0B", self.product.b, side, width, self.n),
+        )
         b("LoadData.L12L0A", a, self._l1_a(half, k, depth, False, width))
         b("LoadData.L12L0B", w, self._l1_b(half, k, depth, False, width))
         b.order("MTE1", "M", side)

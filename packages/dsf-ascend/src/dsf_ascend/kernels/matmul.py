@@ -13,6 +13,24 @@ __all__ = ["KERNELS"]
 SOURCE = "aclnnMatmul and aclnnBatchMatMul, supported dtypes; tiles and data paths: asc-devkit guide"
 
 KERNELS = (
-    Kernel("MatMul", "linear", "ascend", partial(emit_linear, emit_product, "MatMul"), linear_reference, LIMITS, ROUNDING, SOURCE),
-    Kernel("BatchMatMul", "matmul", "ascend", partial(emit_batch, emit_product, "BatchMatMul"), batch_reference, LIMITS, ROUNDING, SOURCE),
+    Kernel(
+        "MatMul",
+        "linear",
+        "ascend",
+        partial(emit_linear, emit_product, "MatMul"),
+        linear_reference,
+        LIMITS,
+        ROUNDING,
+        SOURCE,
+    ),
+    Kernel(
+        "BatchMatMul",
+        "matmul",
+        "ascend",
+        partial(emit_batch, emit_product, "BatchMatMul"),
+        batch_reference,
+        LIMITS,
+        ROUNDING,
+        SOURCE,
+    ),
 )

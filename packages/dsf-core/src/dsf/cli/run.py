@@ -84,12 +84,16 @@ def _progress() -> Iterator[Watch]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield _unwatched
+        return
     bars = Progress(
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
-        console=Console(stderr=True),
+        console=console,
         transient=True,
     )
     stages: dict[str, TaskID] = {}
@@ -106,3 +110,7 @@ def _progress() -> Iterator[Watch]:
         yield watch
     finally:
         bars.stop()
+
+
+def _unwatched(stage: str, done: int, total: int) -> None:
+    """Nobody looks at stderr as it comes."""

@@ -29,8 +29,10 @@ def present(value: Any, as_json: bool) -> None:
     from rich.console import Console
 
     console = Console(width=None if sys.stdout.isatty() else PIPE_WIDTH, highlight=False, markup=False)
-    for part in _SHOWN[type(value).__name__](value):
-        console.print(part)
+    with console.capture() as text:  # rich would end the process itself where a pipe's reader has left
+        for part in _SHOWN[type(value).__name__](value):
+            console.print(part)
+    click.echo(text.get(), nl=False)
 
 
 def _chips(chips: Chips) -> Iterator[Any]:

@@ -74,4 +74,4 @@ def _kernel_of(choose: Callable[[list[torch.Tensor]], torch.dtype]) -> Callable[
     return make
 
 
-_AUTOCAST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)
+_AUTOCAST = torch._C.DispatchKeySet(torch._C._dispatch_key_parse("AutocastPrivateUse1"))

@@ -1,7 +1,7 @@
 """The device in torch: the name, the kernels, and every patch of torch that an accelerator in pure Python needs.
 
-PrivateUse1 can be named once per process and kernels cannot be taken back, so `register` happens once; without a session
-the kernels answer with a sentence. Patches of Python objects are in one list and `unpatch` undoes them all.
+PrivateUse1 can be named once per process and kernels cannot be taken back, so `register` happens once; without a
+session the kernels answer with a sentence. Patches of Python objects are in one list and `unpatch` undoes them all.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from torch.utils import backend_registration
 
 from dsf import errors
 from dsf.device import autocast, kernels, rng, scopes, selftest, torch_module, transfer
+from dsf.device.blocks import storage_address
 from dsf.device.tape import recorder
 
 __all__ = ["patch", "register", "unpatch"]
@@ -31,8 +32,8 @@ def register(name: str) -> None:
     if taken not in ("privateuseone", name) or hasattr(torch, name):
         raise errors.DeviceError(
             "DSF-D002",
-            f"{name}: this process already has the device {taken!r}, and torch allows one extra device name per process; "
-            "use a chip of that device, or start another process",
+            f"{name}: this process already has the device {taken!r}, and torch allows one extra device name per "
+            "process; use a chip of that device, or start another process",
         )
     selftest.check(selftest.BEFORE)
     backend_registration._setup_privateuseone_for_python_backend(name, torch_module.device_module(name), _Hooks())
@@ -106,11 +107,11 @@ def _register_pinning(library: Library) -> None:
 
     def pin_memory(tensor: torch.Tensor, device: Any = None) -> torch.Tensor:
         copy = tensor.clone()
-        pinned[torch._C._storage_address(copy)] = copy.untyped_storage()
+        pinned[storage_address(copy)] = copy.untyped_storage()
         return copy
 
     def is_pinned(tensor: torch.Tensor, device: Any = None) -> bool:
-        return torch._C._storage_address(tensor) in pinned
+        return storage_address(tensor) in pinned
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

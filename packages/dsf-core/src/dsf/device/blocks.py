@@ -14,7 +14,7 @@ __all__ = ["BASE", "Block", "at", "forget", "heal", "new", "poison", "table"]
 BASE = 0x5000_0000_0000  # first virtual address: outside what a host process maps
 PAGE = 512
 
-storage_address = torch._C._storage_address
+storage_address = torch._C._storage_address  # type: ignore[attr-defined]
 
 table: dict[int, Block] = {}  # every living block by the address of its StorageImpl
 poisoned: dict[int, Block] = {}  # living blocks whose value was lost by an error
@@ -63,7 +63,7 @@ def new(layout: handles.Layout, written: int) -> tuple[torch.Tensor, Block]:
 
 
 def at(address: int) -> Block | None:
-    """The living block at a virtual address: for storages that torch made around a pointer of ours, as pickling does."""
+    """The living block at a virtual address: for storages that torch made around our pointer, as pickling does."""
     return next((block for block in table.values() if block.address == address), None)
 
 

@@ -1,4 +1,4 @@
-"""When a tape runs and what follows: addresses for what lives, freed memory for what died, the error for what failed."""
+"""When a tape runs and what follows: addresses for what lives, freed memory for what died, errors for what failed."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ _capsule = _new_capsule(ctypes.addressof(_memory), _NAME, None)
 
 @cache
 def _code(dtype: torch.dtype) -> int:
-    """Bits, lanes and type code of *dtype* as the upper half of a struct's third word, read from torch's own capsule."""
+    """Bits, lanes and type code of *dtype*: the upper half of a struct's third word, from a capsule of torch's own."""
     capsule = torch._C._to_dlpack(torch.empty(1, dtype=dtype, device="cpu"))
     words = (ctypes.c_int64 * 8).from_address(_get_pointer(capsule, _NAME))
     return words[KIND] >> 32 << 32
@@ -82,7 +82,7 @@ def is_dense(tensor: torch.Tensor) -> bool:
 
 @cache
 def layout(shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> Layout:
-    """The interned layout of a tensor with storage of its own; it is never freed, since torch may read it at any time."""
+    """The interned layout of a tensor with storage of its own; never freed, since torch reads it."""
     rank = len(shape)
     memory = (ctypes.c_int64 * (2 * rank + 1))(*shape, *stride)
     start = ctypes.addressof(memory)

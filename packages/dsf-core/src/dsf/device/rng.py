@@ -21,19 +21,19 @@ class _Kind(type(_Plain)):  # type: ignore[misc]
 
 
 class Generator(_Plain, metaclass=_Kind):
-    """`torch.Generator` that also answers `device="npu"`, with a generator of the CPU that calls itself the device's."""
+    """`torch.Generator` that also answers `device="npu"`: a generator of the CPU that calls itself the device's."""
 
     _device: torch.device | None
 
     def __new__(cls, device: Any = "cpu") -> Generator:
         wanted = torch.device(device)
         ours = wanted.type == torch._C._get_privateuse1_backend_name()
-        made = super().__new__(cls, "cpu" if ours else wanted)
+        made: Generator = super().__new__(cls, "cpu" if ours else wanted)  # type: ignore[call-arg]
         made._device = torch.device(wanted.type, wanted.index or 0) if ours else None
         return made
 
     @property
-    def device(self) -> torch.device:
+    def device(self) -> torch.device:  # type: ignore[override]
         return self._device or super().device
 
 

@@ -12,85 +12,79 @@ from types import CodeType, FrameType
 from typing import Any
 
 import torch
-from attrs import frozen
 from torch.nn.modules import module as nn_module
 
 from dsf.intent.tape import Scope, Site
 
-__all__ = ["here", "hook_modules", "scope", "site"]
+__all__ = ["here", "hook_modules", "site"]
 
 NEAR = 6  # frames between an operation and the user's own module that called it through torch's modules
 FAR = 200
 OUTSIDE = Scope()
 
 
-@frozen(eq=False)
-class _Entry:
-    """One module that runs: itself, its scope, the outermost module and the line that called that one."""
-
-    module: torch.nn.Module
-    scope: Scope
-    root: torch.nn.Module
-    caller: Site | None
+Names = dict[int, tuple["weakref.ref[torch.nn.Module]", Scope]]  # by the module's id, checked by the reference
 
 
 class _Here(threading.local):
-    """What this thread is inside of. Torch's backward runs in the calling thread, so that the tape stays in order."""
+    """What this thread is inside of: the modules that run with their scopes, outermost first, and for the outermost
+    one the names of what it holds and the line that called it.
+
+    Torch's backward runs in the calling thread, so that the tape stays in order.
+    """
 
     def __init__(self) -> None:
-        self.stack: list[_Entry] = []
+        self.stack: list[tuple[torch.nn.Module, Scope]] = []
         self.scope = OUTSIDE
+        self.names: Names = {}
+        self.caller: Site | None = None
         torch.autograd.set_multithreading_enabled(False)
 
 
 here = _Here()
-_names: weakref.WeakKeyDictionary[torch.nn.Module, dict[int, tuple[weakref.ref[torch.nn.Module], Scope]]]
-_names = weakref.WeakKeyDictionary()
-
-
-def _scopes_of(root: torch.nn.Module) -> dict[int, tuple[weakref.ref[torch.nn.Module], Scope]]:
-    return {id(m): (weakref.ref(m), Scope(path, type(m).__name__)) for path, m in root.named_modules()}
-
-
-def _scope_in(root: torch.nn.Module, module: torch.nn.Module) -> Scope:
-    """The scope of *module* in *root*; a module that *root* does not hold is named under the one that called it."""
-    found = _names.get(root, {}).get(id(module))
-    if found is None or found[0]() is not module:
-        _names[root] = _scopes_of(root)
-        found = _names[root].get(id(module))
-    if found is not None:
-        return found[1]
-    caller = here.scope.path
-    name = type(module).__name__
-    return Scope(f"{caller}.{name}" if caller else name, name)
+_names: weakref.WeakKeyDictionary[torch.nn.Module, Names] = weakref.WeakKeyDictionary()
 
 
 def _enter(module: torch.nn.Module, args: Any) -> None:
     stack = here.stack
-    if stack:
-        root, caller = stack[0].root, stack[0].caller
-    else:
-        root, caller = module, _user_site(sys._getframe(1), FAR)
-    here.scope = _scope_in(root, module)
-    stack.append(_Entry(module, here.scope, root, caller))
+    if not stack:
+        here.caller = _user_site(sys._getframe(1), FAR)
+        here.names = _names.get(module) or _name(module)
+    found = here.names.get(id(module))
+    scope = found[1] if found is not None and found[0]() is module else _late(module)
+    here.scope = scope
+    stack.append((module, scope))
+
+
+def _name(root: torch.nn.Module) -> Names:
+    """The scopes of everything in *root*, kept as long as it lives."""
+    found = _names[root] = {id(m): (weakref.ref(m), Scope(path, type(m).__name__)) for path, m in root.named_modules()}
+    return found
+
+
+def _late(module: torch.nn.Module) -> Scope:
+    """The scope of a module added since, or of one that the outermost does not hold: that is named under its caller."""
+    root = here.stack[0][0] if here.stack else module
+    here.names = _name(root)
+    found = here.names.get(id(module))
+    if found is not None:
+        return found[1]
+    caller, name = here.scope.path, type(module).__name__
+    return Scope(f"{caller}.{name}" if caller else name, name)
 
 
 def _leave(module: torch.nn.Module, args: Any, output: Any) -> None:
     """Also called when a forward raised; drops what an unhooked exit may have left above *module*."""
     stack = here.stack
-    while stack and stack.pop().module is not module:
+    while stack and stack.pop()[0] is not module:
         pass
-    here.scope = stack[-1].scope if stack else OUTSIDE
+    here.scope = stack[-1][1] if stack else OUTSIDE
 
 
 def hook_modules() -> Iterator[Any]:
     """Follow every module call of the process; the answers' `remove()` undoes it."""
     yield nn_module.register_module_forward_pre_hook(_enter)
     yield nn_module.register_module_forward_hook(_leave, always_call=True)
-
-
-def scope() -> Scope:
-    return here.scope
 
 
 def _library_folders() -> tuple[str, ...]:
@@ -130,7 +124,6 @@ def site() -> Site | None:
         found = _sites.get((code, frame.f_lineno))
         if found is not None:
             return found
-    stack = here.stack
-    if stack:
-        return _user_site(frame, NEAR) or stack[0].caller
+    if here.stack:
+        return _user_site(frame, NEAR) or here.caller
     return _user_site(frame, FAR)

@@ -8,6 +8,7 @@ import torch
 
 from dsf import errors
 from dsf.device import handles
+from dsf.device.blocks import storage_address
 
 __all__ = ["BEFORE", "WITH_DEVICE", "check"]
 
@@ -31,7 +32,8 @@ def _dlpack_makes_device_tensors() -> bool:
 
 
 def _a_storage_tells_when_it_dies() -> bool:
-    tensor, told = _probe(), []
+    tensor = _probe()
+    told: list[object] = []
     kept = handles.when_dead(tensor, told.append)
     view = tensor.detach()
     del tensor
@@ -42,15 +44,15 @@ def _a_storage_tells_when_it_dies() -> bool:
 
 def _storage_address_names_the_storage() -> bool:
     tensor = torch.empty(4, device="cpu")
-    same = torch._C._storage_address(tensor) == torch._C._storage_address(tensor[1:])
-    return same and torch._C._storage_address(torch.empty(4, device="cpu")) != torch._C._storage_address(tensor)
+    same = storage_address(tensor) == storage_address(tensor[1:])
+    return bool(same and storage_address(torch.empty(4, device="cpu")) != storage_address(tensor))
 
 
 def _cpu_kernels_make_views() -> bool:
     tensor = _probe()
     cpu = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
     view = torch.ops.aten.as_strided.default.redispatch(cpu, tensor, [3], [1], 3)
-    return view.data_ptr() == ADDRESS + 6 and torch._C._storage_address(view) == torch._C._storage_address(tensor)
+    return view.data_ptr() == ADDRESS + 6 and storage_address(view) == storage_address(tensor)
 
 
 def _wrapped_numbers_are_told_apart() -> bool:

@@ -1,7 +1,7 @@
 """What an operation gives before it has run: the windows of its results, and from them the plan to record it.
 
-The hot operations have their own shape functions; the others ask torch's meta kernels, which cost 10-1000 us. Either way
-the answer is kept per operation and argument signature, so that each is found once.
+The hot operations have their own shape functions; the others ask torch's meta kernels, which cost 10-1000 us. Either
+way the answer is kept per operation and argument signature, so that each is found once.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ def window(tensor: torch.Tensor) -> Window:
     key = (tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.dtype)
     found = _windows.get(key)
     if found is None:
-        found = _windows[key] = Window(tuple(tensor.shape), *key[1:])
+        found = _windows[key] = Window(tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()), tensor.dtype)
     return found
 
 

@@ -14,7 +14,19 @@ from dsf.device.blocks import Block, poisoned, storage_address, table
 from dsf.device.flushing import flush, physical, settle
 from dsf.device.tape import lock, recorder, window
 
-__all__ = ["adopt", "assign", "copy_", "empty", "empty_strided", "item", "read", "resize", "to_copy", "upload"]
+__all__ = [
+    "adopt",
+    "assign",
+    "copier",
+    "empty",
+    "empty_strided",
+    "index_of",
+    "item",
+    "read",
+    "resize",
+    "to_copier",
+    "unset",
+]
 
 aten = torch.ops.aten
 CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
@@ -65,8 +77,8 @@ def _lost(tensor: torch.Tensor) -> BaseException:
         recorder.needs()
     return errors.DeviceError(
         "DSF-D004",
-        f"{recorder.name}: a tensor of shape {tuple(tensor.shape)} was made before the chip was disabled, its memory is "
-        "gone; make tensors again after dsf.enable(...)",
+        f"{recorder.name}: a tensor of shape {tuple(tensor.shape)} was made before the chip was disabled, its memory "
+        "is gone; make tensors again after dsf.enable(...)",
     )
 
 
@@ -102,7 +114,7 @@ def write(tensor: torch.Tensor, value: torch.Tensor) -> None:
     if recorder.log and (block.physical is not None or recorder.is_pending(block)):
         flush()
     itemsize = tensor.dtype.itemsize
-    start = physical(block, scopes.site()) + tensor.storage_offset() * itemsize
+    start = physical(block, scopes.site()) + int(tensor.storage_offset()) * itemsize
     if tensor.numel():
         recorder.needs().write(start, value.as_strided((tensor.numel(),), (1,)))
     if tensor.nbytes == block.nbytes:
@@ -257,8 +269,8 @@ def resize(tensor: torch.Tensor, size: Any, memory_format: torch.memory_format |
     """`resize_`: other sizes over the same storage, or over a larger one that begins with the same bytes."""
     with lock:
         like = torch.empty(size, dtype=tensor.dtype, device="meta", memory_format=memory_format)
-        wanted = (tensor.storage_offset() + like.numel()) * tensor.dtype.itemsize
-        storage, offset = tensor.untyped_storage(), tensor.storage_offset()
+        storage, offset = tensor.untyped_storage(), int(tensor.storage_offset())
+        wanted = (offset + like.numel()) * tensor.dtype.itemsize
         if wanted > storage.nbytes():
             storage = _grown(tensor, wanted).untyped_storage()
         set_storage(tensor, storage, offset, like.shape, like.stride())

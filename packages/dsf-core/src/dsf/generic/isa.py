@@ -66,13 +66,16 @@ def isa(chip: Chip) -> Isa:
     core = chip.memories[places.scratch].core
     for path in chip.paths.values():
         role = _role(path, places)
-        add_copies(table, path.engine, path.source, path.target, f"copy.{path.source}.{path.target}", role, SOURCE)
+        name, converts = f"copy.{path.source}.{path.target}", places.acc in (path.source, path.target)
+        add_copies(table, path.engine, path.source, path.target, name, role, SOURCE, converts=converts)
     _add_gathers(table, chip, places)
     vector, scalar, matrix = (_engine(chip, kind, core) for kind in ("vector", "scalar", "matrix"))
     if vector is not None:
         _add_engine(table, vector.name, "v", places.scratch, _formats(chip, "native"))
     if scalar is not None:
-        add_scans(table, scalar.name, places.scratch, {"cumsum": "s.cumsum"}, _formats(chip, "native", "scalar"), SOURCE)
+        add_scans(
+            table, scalar.name, places.scratch, {"cumsum": "s.cumsum"}, _formats(chip, "native", "scalar"), SOURCE
+        )
         _add_engine(table, scalar.name, "s", places.scratch, _formats(chip, "native", "scalar"))
     if matrix is not None and places.acc is not None:
         dtypes = [d for d, rule in chip.numerics.dtypes.items() if rule.matrix == "native" and d in FLOATS]

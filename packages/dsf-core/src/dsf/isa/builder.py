@@ -1,11 +1,11 @@
 """Writing programs: a kernel generator emits instructions inside phases, nests and loops, and checks come for free.
 
-    b = Builder("MatMul", isa, chip)
-    x, out = b.param("x", "in", nbytes), b.param("out", "out", nbytes)
-    with b.phase("AIC"), b.nest(i=4, j=3) as (i, j):
-        with b.loop(9) as k:
-            b("DataCopy", b.on("L1", (k % 2) * 8192, (64, 64), "float16"), b.gm(x, i * 4096 + k * 128, ...))
-    program = b.build()
+b = Builder("MatMul", isa, chip)
+x, out = b.param("x", "in", nbytes), b.param("out", "out", nbytes)
+with b.phase("AIC"), b.nest(i=4, j=3) as (i, j):
+    with b.loop(9) as k:
+        b("DataCopy", b.on("L1", (k % 2) * 8192, (64, 64), "float16"), b.gm(x, i * 4096 + k * 128, ...))
+program = b.build()
 """
 
 from __future__ import annotations
@@ -79,7 +79,9 @@ class Builder:
         stride: Sequence[int] | None, param: int | None,
     ) -> Operand:  # fmt: skip
         dims = tuple(shape)
-        return Operand(space, dims, tuple(stride) if stride is not None else contiguous(dims), dtype, affine(offset), param)
+        return Operand(
+            space, dims, tuple(stride) if stride is not None else contiguous(dims), dtype, affine(offset), param
+        )
 
     @contextmanager
     def phase(self, core: str) -> Iterator[None]:

@@ -7,13 +7,15 @@ and the in-place form come from the primitive, the cycles from the laws.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from functools import lru_cache, partial
+from math import prod
 from typing import Any
 
 import torch
 
 from dsf.isa import laws
 from dsf.isa.primitives import ARG_REDUCTIONS, POINTWISE, REDUCTIONS, Primitive
+from dsf.isa.rules import one_dtype, one_shape, product_shapes, reduced_shape
 from dsf.isa.table import Cycles, Isa, Row, Rule, accumulate, read, write
 
 __all__ = [
@@ -28,45 +30,54 @@ def add_pointwise(
     isa: Isa, engine: str, space: str, names: Mapping[str, str], dtypes: Iterable[str],
     rules: Iterable[Rule] = (), source: str = "",
 ) -> None:  # fmt: skip
-    """One row `names[primitive]` per primitive: dst = primitive(a, b, c), all in *space*. `where` selects by a bool."""
-    taken = tuple(dtypes)
+    """One row `names[primitive]` per primitive: dst = primitive(a, b, c), all in *space*, in those of *dtypes* on which the
+    primitive is defined. `where` selects by a bool."""
+    formats = tuple(dtypes)
     for key, name in names.items():
         primitive = POINTWISE[key]
+        taken = tuple(d for d in formats if primitive.accepts(d))
         result = write(space, dtypes=("bool",) if primitive.predicate else taken)
         sources = {n: read(space, dtypes=taken) for n in OPERANDS[: primitive.arity]}
         if key == "where":
             sources["a"] = read(space, dtypes=("bool",))
+        mask = {"where": 1}.get(key, 0 if primitive.predicate else None)
+        alike = one_dtype(*(place for place in range(1 + primitive.arity) if place != mask))
         isa.add(
             Row(name, engine, laws.elementwise, (("dst", result), *sources.items()), _drop_first(primitive.meaning),
-                f"dst = {key}({', '.join(sources)})", _out_form(primitive), tuple(rules), key, None, None, source,
-                primitive.opclass)
+                f"dst = {key}({', '.join(sources)})", _out_form(primitive), (one_shape, alike, *rules), key, None, None,
+                source, primitive.opclass)
         )  # fmt: skip
 
 
 def add_reductions(
-    isa: Isa, engine: str, space: str, names: Mapping[str, str], dtypes: Iterable[str], source: str = ""
-) -> None:
+    isa: Isa, engine: str, space: str, names: Mapping[str, str], dtypes: Iterable[str], source: str = "",
+    rules: Iterable[Rule] = (),
+) -> None:  # fmt: skip
     """Rows that reduce the last dimension of a to size 1; the arg- kind writes int64 indices."""
-    taken = tuple(dtypes)
+    formats = tuple(dtypes)
     for key, name in names.items():
         indices = key in ARG_REDUCTIONS
         primitive = ARG_REDUCTIONS[key] if indices else REDUCTIONS[key]
+        taken = tuple(d for d in formats if primitive.accepts(d))
+        checks = (reduced_shape, *rules) if indices else (reduced_shape, one_dtype(0, 1), *rules)
         result = write(space, dtypes=("int64",) if indices else taken)
         roles = (("dst", result), ("a", read(space, dtypes=taken)))
         isa.add(
             Row(name, engine, laws.reduction, roles, _drop_first(primitive.meaning), f"dst = {key} of each row of a",
-                None, (), f"reduce.{key}", None, None, source, primitive.opclass)
+                _out_form(primitive), checks, f"reduce.{key}", None, None, source, primitive.opclass)
         )  # fmt: skip
 
 
-def add_scans(isa: Isa, engine: str, space: str, names: Mapping[str, str], dtypes: Iterable[str], source: str = "") -> None:
+def add_scans(
+    isa: Isa, engine: str, space: str, names: Mapping[str, str], dtypes: Iterable[str], source: str = ""
+) -> None:
     """Rows whose result has a running value for every element of a row."""
     taken = tuple(dtypes)
     roles = (("dst", write(space, dtypes=taken)), ("a", read(space, dtypes=taken)))
     for key, name in names.items():
         isa.add(
-            Row(name, engine, laws.elementwise, roles, _SCANS[key], f"dst = {key} along each row of a", None, (), f"scan.{key}",
-                None, None, source, "reduce")
+            Row(name, engine, laws.elementwise, roles, _SCANS[key], f"dst = {key} along each row of a", None,
+                (one_shape, one_dtype(0, 1)), f"scan.{key}", None, None, source, "reduce")
         )  # fmt: skip
 
 
@@ -78,8 +89,9 @@ _SCANS: dict[str, Callable[..., torch.Tensor]] = {"cumsum": _running_sum}
 
 
 def add_vector_moves(
-    isa: Isa, engine: str, space: str, names: Mapping[str, str], dtypes: Iterable[str], source: str = ""
-) -> None:
+    isa: Isa, engine: str, space: str, names: Mapping[str, str], dtypes: Iterable[str], source: str = "",
+    rules: Iterable[Rule] = (),
+) -> None:  # fmt: skip
     """cast (also copies and broadcasts), fill and iota rows within *space*."""
     taken = tuple(dtypes)
     forms: dict[str, tuple[Any, Any, str, str, int]] = {
@@ -91,20 +103,20 @@ def add_vector_moves(
         semantics, fast, summary, opclass, arity = forms[key]
         roles = [("dst", write(space, dtypes=taken))] + [("a", read(space, dtypes=taken))] * arity
         isa.add(
-            Row(name, engine, laws.elementwise, tuple(roles), semantics, summary, fast, (), key, None, None, source, opclass)
+            Row(name, engine, laws.elementwise, tuple(roles), semantics, summary, fast, (one_shape, *rules), key, None,
+                None, source, opclass)
         )  # fmt: skip
 
 
 def add_copies(
     isa: Isa, engine: str, source_space: str, target_space: str, name: str,
-    implements: str = "", source: str = "", rules: Iterable[Rule] = (),
+    implements: str = "", source: str = "", rules: Iterable[Rule] = (), converts: bool = False,
 ) -> None:  # fmt: skip
-    """dst = src along one data path: same bytes, any strides."""
+    """dst = src along one data path, any strides: same bytes, or with *converts* rounded to dst's dtype on the way."""
     roles = (("dst", write(target_space)), ("src", read(source_space)))
-    text = f"dst in {target_space} = src in {source_space}"
-    isa.add(
-        Row(name, engine, laws.stream, roles, _move, text, _copy, tuple(rules), implements or None, None, None, source)
-    )
+    text = f"dst in {target_space} = src in {source_space}" + (", rounded to dst's dtype" if converts else "")
+    checks = (one_shape, *rules) if converts else (one_shape, one_dtype(0, 1), *rules)
+    isa.add(Row(name, engine, laws.stream, roles, _move, text, _copy, checks, implements or None, None, None, source))
 
 
 def add_indexed(isa: Isa, engine: str, main: str, space: str, gather: str, scatter: str, source: str = "") -> None:
@@ -112,12 +124,14 @@ def add_indexed(isa: Isa, engine: str, main: str, space: str, gather: str, scatt
     index = read(space, dtypes=("int64", "int32"))
     isa.add(
         Row(gather, engine, laws.indexed, (("dst", write(space)), ("table", read(main)), ("index", index)),
-            _gather, "dst[i] = table[index[i]]; an index out of range is an error", None, (), "gather", None, None, source)
+            _gather, "dst[i] = table[index[i]]; an index out of range is an error", None, (one_dtype(0, 1),), "gather", None,
+            None, source)
     )  # fmt: skip
     if scatter:
         isa.add(
             Row(scatter, engine, laws.indexed, (("table", accumulate(main)), ("src", read(space)), ("index", index)),
-                _scatter, "table[index[i]] = src[i]; the last one wins", _scatter_fast, (), "scatter", None, None, source)
+                _scatter, "table[index[i]] = src[i]; the last one wins", _scatter_fast, (one_dtype(0, 1),), "scatter", None,
+                None, source)
         )  # fmt: skip
 
 
@@ -133,8 +147,8 @@ def add_matrix(
         ("b", read(b, dtypes=taken)),
     )
     isa.add(
-        Row(name, engine, cycles, roles, _mac, "c = a @ b (+ c where accumulate)", _mac_fast, tuple(rules), "matmul", None,
-            partial(_count, isa, name), source)
+        Row(name, engine, cycles, roles, _mac, "c = a @ b (+ c where accumulate)", _mac_fast,
+            (product_shapes, one_dtype(1, 2), *rules), "matmul", None, partial(_count, isa, name), source)
     )  # fmt: skip
 
 
@@ -181,11 +195,17 @@ def _fill_fast(dst: torch.Tensor, value: float) -> None:
 
 
 def _iota(dst: torch.Tensor, start: float, step: float) -> torch.Tensor:
-    return (torch.arange(dst.numel(), dtype=dst.dtype) * step + start).view(dst.shape)
+    return _ramp(dst.shape, dst.dtype, step) + start
 
 
 def _iota_fast(dst: torch.Tensor, start: float, step: float) -> None:
-    dst.copy_(_iota(dst, start, step))
+    torch.add(_ramp(dst.shape, dst.dtype, step), start, out=dst)
+
+
+@lru_cache(maxsize=4096, typed=True)  # 1 and 1.0 make other ramps: whole numbers are stepped exactly
+def _ramp(shape: tuple[int, ...], dtype: torch.dtype, step: float) -> torch.Tensor:
+    """0, step, 2 * step, ... in *shape*."""
+    return (torch.arange(prod(shape), dtype=dtype) * step).view(shape)
 
 
 def _gather(dst: torch.Tensor, table: torch.Tensor, index: torch.Tensor) -> torch.Tensor:

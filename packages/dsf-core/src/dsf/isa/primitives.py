@@ -2,7 +2,8 @@
 
 A chip's table says which of its instructions serve which primitive (`implements=`); kernels that are written in
 primitives run on every chip that serves them. One row per primitive: its arity, its pure meaning on torch tensors, the
-rate class of the HDL that prices it, and whether its result is a truth value.
+rate class of the HDL that prices it, the number formats in which it means something, and whether its result is a truth
+value.
 """
 
 from __future__ import annotations
@@ -16,10 +17,16 @@ from attrs import frozen
 
 __all__ = ["ARG_REDUCTIONS", "POINTWISE", "REDUCTIONS", "Primitive"]
 
+ANY, NUMBERS, FLOATS, BITS, TRUTH = "any", "numbers", "floats", "bits", "truth"
+
 
 @frozen(eq=False)
 class Primitive:
-    """*meaning(\\*operands)* is a new tensor; *out(\\*operands, out=)* the same in place, where torch has it."""
+    """*meaning(\\*operands)* is a new tensor; *out(\\*operands, out=)* the same in place, where torch has it.
+
+    *takes* says of which formats it makes sense: any, numbers (all but bool), floats, bits (whole
+    numbers and bool), or truth (bool alone).
+    """
 
     name: str
     arity: int
@@ -27,22 +34,28 @@ class Primitive:
     out: Callable[..., Any] | None
     opclass: str = "default"
     predicate: bool = False
+    takes: str = ANY
+
+    def accepts(self, dtype: str) -> bool:
+        """Whether the primitive is defined on *dtype*, its result being of that dtype or a truth value."""
+        whole = not dtype.startswith(("float", "bfloat"))
+        return {ANY: True, NUMBERS: dtype != "bool", FLOATS: not whole, BITS: whole, TRUTH: dtype == "bool"}[self.takes]
 
 
 def _table(*rows: Primitive) -> dict[str, Primitive]:
     return {row.name: row for row in rows}
 
 
-def _binary(name: str, opclass: str = "add", predicate: bool = False, torch_name: str = "") -> Primitive:
+def _binary(
+    name: str, opclass: str = "add", predicate: bool = False, torch_name: str = "", takes: str = ANY
+) -> Primitive:
     function = getattr(torch, torch_name or name)
-    return Primitive(name, 2, function, function, opclass, predicate)
+    return Primitive(name, 2, function, function, opclass, predicate, takes)
 
 
-def _unary(name: str, opclass: str, torch_name: str = "") -> Primitive:
-    function = getattr(torch, torch_name or name)
-    return Primitive(name, 1, function, function, opclass)
-
-
+def _unary(name: str, opclass: str, takes: str = ANY) -> Primitive:
+    function = getattr(torch, name)
+    return Primitive(name, 1, function, function, opclass, False, takes)
 
 
 def _rounded(mode: str) -> Callable[..., torch.Tensor]:
@@ -51,76 +64,79 @@ def _rounded(mode: str) -> Callable[..., torch.Tensor]:
 
 POINTWISE: dict[str, Primitive] = _table(
     _binary("add"),
-    _binary("sub"),
+    _binary("sub", takes=NUMBERS),
     _binary("mul"),
-    _binary("div", "div"),
-    Primitive("floor_div", 2, _rounded("floor"), _rounded("floor"), "div"),
-    Primitive("trunc_div", 2, _rounded("trunc"), _rounded("trunc"), "div"),
-    _binary("mod", "div", torch_name="remainder"),
-    _binary("fmod", "div"),
+    _binary("div", "div", takes=FLOATS),
+    Primitive("floor_div", 2, _rounded("floor"), _rounded("floor"), "div", takes=NUMBERS),
+    Primitive("trunc_div", 2, _rounded("trunc"), _rounded("trunc"), "div", takes=NUMBERS),
+    _binary("mod", "div", torch_name="remainder", takes=NUMBERS),
+    _binary("fmod", "div", takes=NUMBERS),
     _binary("max", torch_name="maximum"),
     _binary("min", torch_name="minimum"),
-    _binary("pow", "exp"),
+    _binary("pow", "exp", takes=NUMBERS),
     _binary("eq", "select", predicate=True),
     _binary("ne", "select", predicate=True),
     _binary("lt", "select", predicate=True),
     _binary("le", "select", predicate=True),
     _binary("gt", "select", predicate=True),
     _binary("ge", "select", predicate=True),
-    _binary("and", torch_name="bitwise_and"),
-    _binary("or", torch_name="bitwise_or"),
-    _binary("xor", torch_name="bitwise_xor"),
-    Primitive("not", 1, torch.bitwise_not, torch.bitwise_not, "add"),
+    _binary("and", torch_name="bitwise_and", takes=BITS),
+    _binary("or", torch_name="bitwise_or", takes=BITS),
+    _binary("xor", torch_name="bitwise_xor", takes=BITS),
+    Primitive("not", 1, torch.bitwise_not, torch.bitwise_not, "add", takes=BITS),
     Primitive("where", 3, torch.where, torch.where, "select"),
-    _unary("neg", "add"),
-    _unary("abs", "add"),
+    _unary("neg", "add", NUMBERS),
+    _unary("abs", "add", NUMBERS),
     _unary("sign", "select"),
-    _unary("exp", "exp"),
-    _unary("exp2", "exp"),
-    _unary("expm1", "exp"),
-    _unary("log", "exp"),
-    _unary("log2", "exp"),
-    _unary("log1p", "exp"),
-    _unary("sqrt", "exp"),
-    _unary("rsqrt", "rec"),
-    _unary("reciprocal", "rec"),
-    _unary("sin", "exp"),
-    _unary("cos", "exp"),
-    _unary("tan", "exp"),
-    _unary("tanh", "exp"),
-    _unary("erf", "exp"),
-    _unary("sigmoid", "exp"),
-    _unary("floor", "cast"),
-    _unary("ceil", "cast"),
-    _unary("round", "cast"),
-    _unary("trunc", "cast"),
+    *(
+        _unary(name, "exp", FLOATS)
+        for name in (
+            "exp",
+            "exp2",
+            "expm1",
+            "log",
+            "log2",
+            "log1p",
+            "sqrt",
+            "sin",
+            "cos",
+            "tan",
+            "tanh",
+            "erf",
+            "sigmoid",
+        )
+    ),
+    _unary("rsqrt", "rec", FLOATS),
+    _unary("reciprocal", "rec", FLOATS),
+    *(_unary(name, "cast", NUMBERS) for name in ("floor", "ceil", "round", "trunc")),
 )
 
 
-def _reduction(name: str, function: Callable[..., torch.Tensor]) -> Primitive:
-    return Primitive(name, 1, function, None, "reduce")
+def _reduction(name: str, function: Callable[..., torch.Tensor], takes: str = ANY) -> Primitive:
+    along_rows = partial(function, dim=-1, keepdim=True)
+    return Primitive(name, 1, along_rows, along_rows, "reduce", takes=takes)
 
 
-def _sum(x: torch.Tensor) -> torch.Tensor:
-    return x.sum(-1, keepdim=True, dtype=x.dtype)
+def _sum(x: torch.Tensor, *, out: torch.Tensor | None = None, dim: int, keepdim: bool) -> torch.Tensor:
+    return torch.sum(x, dim, keepdim, dtype=x.dtype, out=out)
 
 
-def _prod(x: torch.Tensor) -> torch.Tensor:
-    return x.prod(-1, keepdim=True, dtype=x.dtype)
+def _prod(x: torch.Tensor, *, out: torch.Tensor | None = None, dim: int, keepdim: bool) -> torch.Tensor:
+    return torch.prod(x, dim, keepdim, dtype=x.dtype, out=out)
 
 
 REDUCTIONS: dict[str, Primitive] = _table(
-    _reduction("sum", _sum),
-    _reduction("prod", _prod),
-    _reduction("max", lambda x: x.amax(-1, keepdim=True)),
-    _reduction("min", lambda x: x.amin(-1, keepdim=True)),
-    _reduction("any", lambda x: x.any(-1, keepdim=True)),
-    _reduction("all", lambda x: x.all(-1, keepdim=True)),
+    _reduction("sum", _sum, NUMBERS),
+    _reduction("prod", _prod, NUMBERS),
+    _reduction("max", torch.amax),
+    _reduction("min", torch.amin),
+    _reduction("any", torch.any, TRUTH),
+    _reduction("all", torch.all, TRUTH),
 )
 """Over the last dimension, which stays with size 1."""
 
 ARG_REDUCTIONS: dict[str, Primitive] = _table(
-    _reduction("argmax", lambda x: x.argmax(-1, keepdim=True)),
-    _reduction("argmin", lambda x: x.argmin(-1, keepdim=True)),
+    _reduction("argmax", torch.argmax, NUMBERS),
+    _reduction("argmin", torch.argmin, NUMBERS),
 )
 """The index (int64) of the first extreme over the last dimension, which stays with size 1."""

@@ -155,7 +155,9 @@ class Isa:
         lines = [f"{self.name}: {len(self.rows)} instructions"]
         for row in self.rows.values():
             ops = ", ".join(f"{n}:{'|'.join(r.spaces)}" for n, r in row.operands)
-            lines.append(f"  {row.name:24} {row.engine or 'any':6} {ops:48} {row.summary.splitlines()[0] if row.summary else ''}")
+            lines.append(
+                f"  {row.name:24} {row.engine or 'any':6} {ops:48} {row.summary.splitlines()[0] if row.summary else ''}"
+            )
         return "\n".join(lines)
 
 

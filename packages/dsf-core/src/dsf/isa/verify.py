@@ -83,7 +83,10 @@ def _flag_problem(chip: Chip, core: str, counts: Counts, ins: Instruction) -> tu
     event = scalars["event"]
     low, high = event.extremes(counts) if isinstance(event, Affine) else (int(event), int(event))
     if low < 0 or high >= chip.sync.event_ids:
-        return "DSF-X002", f"event ids {low}..{high}; this chip has 0..{chip.sync.event_ids - 1} for each pair of engines"
+        return (
+            "DSF-X002",
+            f"event ids {low}..{high}; this chip has 0..{chip.sync.event_ids - 1} for each pair of engines",
+        )
     return None
 
 
@@ -128,5 +131,3 @@ def _rule_problem(chip: Chip, row: Row, ins: Instruction) -> tuple[str, str] | N
         if text:
             return "DSF-X006", text
     return None
-
-

@@ -26,6 +26,9 @@ from dsf.kernels.vector import Lane, Stream, Tile, reach, vector_phase
 __all__ = ["LIMITS", "ROUNDING", "emit_attention", "reference"]
 
 
+NONE: tuple[int, ...] = ()
+
+
 @frozen
 class Heads:
     """The sizes of an attention: batch, key-value heads, query heads per key-value head, queries, keys, head widths."""
@@ -74,7 +77,7 @@ def products(
     dtype = dtype_name(q.dtype)
     step = s * kv
     if s == 1 and g > 1:  # the group's heads are the rows
-        rows, inner = g, ()
+        rows, inner = g, NONE
         q_row, y_row = q.stride[1], y.stride[1]
     else:
         rows, inner = s, (g,)

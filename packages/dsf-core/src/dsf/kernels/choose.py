@@ -106,6 +106,8 @@ def _refusal(chip: str, intent: Intent, dtype: str, how: str, strict: bool) -> s
     where = f" (recorded at {intent.site})" if intent.site else ""
     operand = next(r for r in (*intent.inputs, *intent.outputs) if dtype_name(r.dtype) == dtype)
     does = "cannot compute it" if how == "error" else f"computes it by way of {how}, which strict forbids"
-    advice = "convert the tensor, for example with .to(torch.float32)" + (", or enable without strict" if strict else "")
+    advice = "convert the tensor, for example with .to(torch.float32)" + (
+        ", or enable without strict" if strict else ""
+    )
     scope = intent.scope.path or "outside any module"
     return f"{scope}: {intent.kind} on a {list(operand.shape)} tensor of {dtype}; {chip} {does}{where}; {advice}"

@@ -104,7 +104,9 @@ class Compiler:
         """*name* on *operands*, rounded once to *dtype*."""
         working = self.working(name, operands[-1].dtype)
         if working != operands[-1].dtype:
-            operands = tuple(t if t.dtype == "bool" and name == "where" else self.lane.cast(t, working) for t in operands)
+            operands = tuple(
+                t if t.dtype == "bool" and name == "where" else self.lane.cast(t, working) for t in operands
+            )
         composite = _COMPOSITES.get(name)
         if composite is not None:
             return self.lane.cast(composite(self, working, *operands), dtype)
@@ -156,5 +158,3 @@ def _gelu_tanh(c: Compiler, dtype: str, x: Tile) -> Tile:
 
 
 _COMPOSITES: dict[str, Any] = {"silu": _silu, "gelu": _gelu, "gelu_tanh": _gelu_tanh}
-
-

@@ -144,9 +144,10 @@ FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 
 
 def _formats(chip: Chip, intent: Intent) -> bool:
-    return all(r.dtype in FLOATS for r in (*intent.inputs, *intent.outputs)) and len(
-        {r.dtype for r in intent.inputs[:2]}
-    ) == 1
+    return (
+        all(r.dtype in FLOATS for r in (*intent.inputs, *intent.outputs))
+        and len({r.dtype for r in intent.inputs[:2]}) == 1
+    )
 
 
 def _one_dense(window: Window, last: int = 2) -> bool:

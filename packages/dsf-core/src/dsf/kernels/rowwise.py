@@ -32,7 +32,11 @@ def rms_norm(target: Target, intent: Intent, name: str = "rms_norm") -> Program:
     x, weight = intent.inputs
     y = intent.outputs[0]
     dtype, eps, late = dtype_name(y.dtype), intent.attr("eps"), intent.attr("weight_after_cast")
-    streams = [Stream(0, "in", x.window), Stream(1, "in", along_rows(weight.window, x.window)), Stream(2, "out", y.window)]
+    streams = [
+        Stream(0, "in", x.window),
+        Stream(1, "in", along_rows(weight.window, x.window)),
+        Stream(2, "out", y.window),
+    ]
 
     def compute(lane: Lane, tiles: tuple[Tile, ...]) -> tuple[Tile, ...]:
         c = Compiler(target, lane, tiles)
@@ -54,7 +58,9 @@ def layer_norm(target: Target, intent: Intent, name: str = "layer_norm") -> Prog
     flat = [joined(r.window, axes) for r in (*intent.inputs, *intent.outputs)]
     x, y = flat[0], flat[-1]
     n = len(flat)
-    streams = [Stream(k, "out" if k == n - 1 else "in", w if k in (0, n - 1) else along_rows(w, x)) for k, w in enumerate(flat)]
+    streams = [
+        Stream(k, "out" if k == n - 1 else "in", w if k in (0, n - 1) else along_rows(w, x)) for k, w in enumerate(flat)
+    ]
     weighted, biased = intent.attr("has_weight"), intent.attr("has_bias")
 
     def compute(lane: Lane, tiles: tuple[Tile, ...]) -> tuple[Tile, ...]:
@@ -63,7 +69,9 @@ def layer_norm(target: Target, intent: Intent, name: str = "layer_norm") -> Prog
         wide = lane.cast(tiles[0], "float32")
         mean = c.apply("mul", "float32", row_reduce(lane, "sum", wide), share)
         centred = c.apply("sub", "float32", wide, mean)
-        variance = c.apply("mul", "float32", row_reduce(lane, "sum", c.apply("mul", "float32", centred, centred)), share)
+        variance = c.apply(
+            "mul", "float32", row_reduce(lane, "sum", c.apply("mul", "float32", centred, centred)), share
+        )
         scale = c.apply("rsqrt", "float32", c.apply("add", "float32", variance, lane.constant(eps, "float32")))
         result = c.apply("mul", "float32", centred, scale)
         if weighted:
@@ -133,7 +141,9 @@ def split(stream: Stream) -> tuple[Stream, Stream]:
     """The two halves of a stream's last dimension."""
     w = stream.window
     half = evolve(w, shape=(*w.shape[:-1], w.shape[-1] // 2))
-    return evolve(stream, window=half), evolve(stream, window=half, offset=stream.offset + w.shape[-1] // 2 * w.stride[-1])
+    return evolve(stream, window=half), evolve(
+        stream, window=half, offset=stream.offset + w.shape[-1] // 2 * w.stride[-1]
+    )
 
 
 def gated_activation(target: Target, intent: Intent, name: str = "gated_activation") -> Program:
@@ -204,7 +214,11 @@ def reduce(target: Target, intent: Intent, name: str = "reduce") -> Program:
     def compute(lane: Lane, tiles: tuple[Tile, ...]) -> tuple[Tile, ...]:
         c = Compiler(target, lane, tiles)
         if op in ("any", "all"):
-            truth = c.apply("ne", "bool", tiles[0], lane.constant(0, tiles[0].dtype)) if tiles[0].dtype != "bool" else tiles[0]
+            truth = (
+                c.apply("ne", "bool", tiles[0], lane.constant(0, tiles[0].dtype))
+                if tiles[0].dtype != "bool"
+                else tiles[0]
+            )
             return (lane.cast(row_reduce(lane, op, truth), dtype),)
         total = row_reduce(lane, "sum" if op == "mean" else op, lane.cast(tiles[0], working))
         if op == "mean":
@@ -245,7 +259,10 @@ def arg_reduce(target: Target, intent: Intent, name: str = "arg_reduce") -> Prog
     b.param("x", "in", reach(x))
     for k, region in enumerate(intent.outputs):
         b.param(f"out{k}", "out", reach(region.window))
-    with b.phase(target.core_of(target.row("load"))), b.nest(**{f"l{d}": n for d, n in enumerate(source.shape[:-1])}) as at:
+    with (
+        b.phase(target.core_of(target.row("load"))),
+        b.nest(**{f"l{d}": n for d, n in enumerate(source.shape[:-1])}) as at,
+    ):
         scan = _Scan(target, b, source, intent.attr("op"))
         best, index = scan.run(_offset(at, source.stride[:-1], x.dtype.itemsize))
         results = [best, index] if intent.attr("has_values") else [index]
@@ -304,9 +321,7 @@ class _Scan:
         value = lane.new("reduce." + self.op.removeprefix("arg"), 1, 1, self.working, tile)
         return value, lane.new(f"reduce.{self.op}", 1, 1, "int64", tile)
 
-    def _turn(
-        self, buffer: Tile, base: Affine, start: Affine, count: int, best: Tile, index: Tile, home: str
-    ) -> None:
+    def _turn(self, buffer: Tile, base: Affine, start: Affine, count: int, best: Tile, index: Tile, home: str) -> None:
         """One more chunk: it takes over where it is not worse-or-equal and nothing before it was NaN."""
         lane = self.lane
         inbound = self.target.row("load").engine
@@ -343,7 +358,9 @@ def joined(window: Window, axes: int) -> Window:
     kept = [(n, s) for n, s in zip(shape, stride, strict=True) if n != 1]
     for (_, outer), (n, inner) in zip(kept, kept[1:], strict=False):
         if outer != inner * n:
-            raise errors.KernelError("DSF-K006", f"the last {axes} dimensions of {window.shape} do not lie evenly in memory")
+            raise errors.KernelError(
+                "DSF-K006", f"the last {axes} dimensions of {window.shape} do not lie evenly in memory"
+            )
     last = kept[-1][1] if kept else 1
     return evolve(window, shape=(*window.shape[:-axes], prod(shape)), stride=(*window.stride[:-axes], last))
 

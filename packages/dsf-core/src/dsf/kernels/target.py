@@ -60,5 +60,7 @@ def _takes(row: Row, dtype: str | None) -> bool:
     """Whether the sources of *row* (or its result, where it has none) take *dtype*."""
     if dtype is None:
         return True
-    roles = [role for _, role in (row.operands[1:] or row.operands[:1]) if role.dtypes != ("bool",)] or [row.operands[0][1]]
+    roles = [role for _, role in (row.operands[1:] or row.operands[:1]) if role.dtypes != ("bool",)] or [
+        row.operands[0][1]
+    ]
     return all(not role.dtypes or dtype in role.dtypes for role in roles)

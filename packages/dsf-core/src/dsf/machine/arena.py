@@ -42,9 +42,7 @@ class Arena:
             base = self._typed[dtype] = self.bytes[:whole].view(dtype)
         return base
 
-    def window(
-        self, address: int, shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype
-    ) -> torch.Tensor:
+    def window(self, address: int, shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """A tensor that aliases the bytes from *address* on; *stride* in elements."""
         return torch.as_strided(self.typed(dtype), shape, stride, address // dtype.itemsize)
 

@@ -123,11 +123,14 @@ class Functional:
         steps, window = list(unrolled.steps), self.arena.window
         for index in unrolled.open:
             function, arguments = steps[index]
-            steps[index] = function, tuple(
-                [
-                    window(addresses[a.param] + a.offset, a.shape, a.stride, a.dtype) if type(a) is Place else a
-                    for a in arguments
-                ]
+            steps[index] = (
+                function,
+                tuple(
+                    [
+                        window(addresses[a.param] + a.offset, a.shape, a.stride, a.dtype) if type(a) is Place else a
+                        for a in arguments
+                    ]
+                ),
             )
         return Bound(steps)
 
@@ -192,10 +195,14 @@ def executor(row: Row, scalars: dict[str, Any], exact: bool) -> Function:
     return partial(_pure, row.semantics, scalars)
 
 
-def _pure(semantics: Callable[..., torch.Tensor], scalars: dict[str, Any], dst: torch.Tensor, *src: torch.Tensor) -> None:
+def _pure(
+    semantics: Callable[..., torch.Tensor], scalars: dict[str, Any], dst: torch.Tensor, *src: torch.Tensor
+) -> None:
     dst.copy_(semantics(dst, *src, **scalars))
 
 
-def _exact(semantics: Callable[..., torch.Tensor], scalars: dict[str, Any], dst: torch.Tensor, *src: torch.Tensor) -> None:
+def _exact(
+    semantics: Callable[..., torch.Tensor], scalars: dict[str, Any], dst: torch.Tensor, *src: torch.Tensor
+) -> None:
     wide = [x.double() if x.is_floating_point() else x for x in (dst, *src)]
     dst.copy_(semantics(*wide, **scalars))

@@ -92,11 +92,15 @@ class _Core:
         key = (space, dtype) if wide else (space, torch.uint8)
         if key not in self.stores:
             nbytes = self.oracle.chip.memories[space].nbytes
-            self.stores[key] = torch.zeros(nbytes // dtype.itemsize if wide else nbytes, dtype=torch.float32 if wide else torch.uint8)
+            self.stores[key] = torch.zeros(
+                nbytes // dtype.itemsize if wide else nbytes, dtype=torch.float32 if wide else torch.uint8
+            )
         return self.stores[key] if wide else self.stores[key].view(dtype)
 
 
-def _unrolled(body: tuple[Instruction | Loop, ...], env: dict[str, int]) -> Iterator[tuple[Instruction, dict[str, int]]]:
+def _unrolled(
+    body: tuple[Instruction | Loop, ...], env: dict[str, int]
+) -> Iterator[tuple[Instruction, dict[str, int]]]:
     for item in body:
         if isinstance(item, Loop):
             for i in range(item.count):

@@ -249,7 +249,9 @@ class Scoreboard:
         flags = [(key, tuple(t - base for t in self.pending[key])) for key in uses.flags if self.pending.get(key)]
         return (tuple(c - base for c in clocks), tuple(flags)), base
 
-    def _advance(self, body: tuple[Instruction | Loop, ...], cycles: int, busy_then: dict[str, int], jumps: int) -> None:
+    def _advance(
+        self, body: tuple[Instruction | Loop, ...], cycles: int, busy_then: dict[str, int], jumps: int
+    ) -> None:
         uses = self._touched[id(body)]
         for engine in uses.engines:
             self.clocks[engine] = self.clocks.get(engine, 0) + cycles

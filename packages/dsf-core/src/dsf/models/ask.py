@@ -189,8 +189,8 @@ def _generate(loaded: Loaded, prompt: str, session: Session, new_tokens: int, sa
     ends = set() if session.fidelity == "timing" else _ends(loaded.model)
     with torch.no_grad():
         while len(speech.tokens) < new_tokens:
-            step = loaded.model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
-            cache, ids = step.past_key_values, step.logits[:, -1].argmax(-1, keepdim=True)
+            step = loaded.model(input_ids=ids, cache=cache, use_cache=True, logits_to_keep=1)
+            cache, ids = step.cache, step.logits[:, -1].argmax(-1, keepdim=True)
             token = int(ids.cpu()[0, 0])
             speech.hear(token, session.now_fs() - start_fs)
             if token in ends:

@@ -35,11 +35,12 @@ class Loaded:
 def load(source: Source, dtype: torch.dtype, watch: Watch) -> Loaded:
     """Read *source* into host memory as *dtype*."""
     path = locate(source)
+    watch("tokenizer", 0, 1)
     os.environ.setdefault("HF_HUB_OFFLINE", "1")  # before transformers is imported: the weights are already here
     _require_transformers()
     try:
         with _one_reading(watch):
-            return _read(source, path, dtype)
+            return _read(source, path, dtype, watch)
     except (OSError, ValueError, KeyError) as cause:
         raise errors.ModelError(
             "DSF-C004",
@@ -70,11 +71,12 @@ def _require_transformers() -> None:
         ) from cause
 
 
-def _read(source: Source, path: Path, dtype: torch.dtype) -> Loaded:
+def _read(source: Source, path: Path, dtype: torch.dtype, watch: Watch) -> Loaded:
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
     where = {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name}
     tokenizer = AutoTokenizer.from_pretrained(**where)
+    watch("tokenizer", 1, 1)
     plain = GgufConfig(gguf_file=path.name, dequantize=True)  # dense weights: the chip's formats are DSF's subject
     model = AutoModelForCausalLM.from_pretrained(**where, dtype=dtype, quantization_config=plain)
     return Loaded(source, tokenizer, model.eval())

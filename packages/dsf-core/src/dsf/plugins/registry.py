@@ -1,4 +1,4 @@
-"""Finding, loading and keeping vendors' plugins. One that fails is remembered with its first cause, and takes nobody down."""
+"""Finding, loading and keeping vendors' plugins. One that fails is remembered with its cause; it takes nobody down."""
 
 from __future__ import annotations
 

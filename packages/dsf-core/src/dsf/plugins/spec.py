@@ -29,8 +29,8 @@ hookspec, hookimpl = pluggy.HookspecMarker("dsf"), pluggy.HookimplMarker("dsf")
 
 @frozen(eq=False)
 class Vendor:
-    """What a plugin declares of itself: the hook API it was written for, the chip to take when none is named, folders of
-    further hardware descriptions, and the instruction set of a chip."""
+    """What a plugin declares of itself: the hook API it was written for, the chip to take when none is named, the
+    instruction set of a chip, and folders of further hardware descriptions."""
 
     api: tuple[int, int]
     default_chip: str

@@ -1,6 +1,6 @@
 """Products on the matrix engine of any chip: operand tiles in scratch, twice buffered, results in the accumulator.
 
-    main -inbound-> scratch -matrix-> accumulator -outbound-> main (rounded on the way)
+main -inbound-> scratch -matrix-> accumulator -outbound-> main (rounded on the way)
 """
 
 from __future__ import annotations
