@@ -160,11 +160,10 @@ def test_an_earlier_row_takes_operations_from_later_ones(record):
     """Both rows end in their own operation, and the second would hide the first one's result."""
 
     def negated(m: Match) -> Intent:
-        return build("fill", m.anchor, (), value=1.0)
+        return build("copy", m.anchor, m.anchor.args[:1])
 
     def exp_of_negated(m: Match) -> Intent:
-        m.made_by(m.anchor.args[0], "neg.default")
-        return build("fill", m.anchor, (), value=2.0)
+        return build("copy", m.anchor, m.made_by(m.anchor.args[0], "neg.default").args[:1])
 
     rows = Pattern("neg", ("neg.default",), negated), Pattern("exp of neg", ("exp.default",), exp_of_negated)
     tape = record(lambda a: (-a).exp(), x(3)).tape

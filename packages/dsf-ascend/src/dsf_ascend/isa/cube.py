@@ -27,9 +27,10 @@ def declare_bias(isa: Isa) -> None:
     """Mmad whose accumulator starts from the bias table (cmatrixSource = BT)."""
 
     @isa.instruction(
-        "M", laws.fractals, name="Mmad.bias", implements="matmul.bias", source=MMAD, fast=_bias_fast,
+        "M", laws.fractals, name="Mmad.bias", implements="matmul.bias", source=MMAD, fast=_bias_fast, lanes=_bias_lanes,
         macs=lambda chip, ins: laws.padded_macs(chip, isa.rows["Mmad.bias"], ins),
-        rules=(product_shapes, one_dtype(1, 2)), c=accumulate("L0C", dtypes=("float32",)), a=read("L0A", dtypes=FLOATS), b=read("L0B", dtypes=FLOATS),
+        rules=(product_shapes, one_dtype(1, 2)),
+        c=accumulate("L0C", dtypes=("float32",)), a=read("L0A", dtypes=FLOATS), b=read("L0B", dtypes=FLOATS),
         bias=read("BT", dtypes=("float32",)),
     )  # fmt: skip
     def mmad_bias(
@@ -45,11 +46,22 @@ def _bias_fast(c: torch.Tensor, a: torch.Tensor, b: torch.Tensor, bias: torch.Te
     c.addmm_(a.to(c.dtype), b.to(c.dtype))
 
 
+def _bias_lanes(c: torch.Tensor, a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor, accumulate: int) -> None:
+    if not accumulate:
+        c.copy_(bias.unsqueeze(1))
+    c.baddbmm_(a.to(c.dtype), b.to(c.dtype))
+
+
+def _store(dst: torch.Tensor, src: torch.Tensor) -> None:
+    dst.copy_(src)
+
+
 def declare_fixpipe(isa: Isa) -> None:
     """L0C to main memory, cast to the destination's format on the way (F322F16, F322BF16, NoQuant)."""
 
     @isa.instruction(
-        "FIX", laws.stream, name="Fixpipe", implements="store.matrix", source=FIXPIPE, rules=(one_shape,), fast=lambda dst, src: dst.copy_(src),
+        "FIX", laws.stream, name="Fixpipe", implements="store.matrix", source=FIXPIPE, fast=_store, lanes=_store,
+        rules=(one_shape,),
         dst=write("GM", dtypes=("float16", "bfloat16", "float32", "int32")), src=read("L0C"),
     )  # fmt: skip
     def fixpipe(dst: torch.Tensor, src: torch.Tensor) -> torch.Tensor:

@@ -12,6 +12,7 @@ from dsf.hdl import Chip
 from dsf.isa import Isa, Operand
 from dsf.isa.families import add_copies, add_indexed
 from dsf.isa.program import Instruction
+from dsf.isa.rules import limit
 
 __all__ = ["declare"]
 
@@ -39,7 +40,7 @@ def add_indexed_store(isa: Isa) -> None:
 
 def gap_fits_the_field(chip: Chip, ins: Instruction) -> str | None:
     """DataCopy's gap field counts the blocks between the end of one row and the start of the next in 16 bits."""
-    blocks, size = (int(chip.limits[name]) for name in ("copy_gap_blocks", "vector_block_bytes"))
+    blocks, size = limit(chip, "copy_gap_blocks"), limit(chip, "vector_block_bytes")
     for operand in ins.operands:
         for gap in _gaps(operand):
             if gap > blocks * size:

@@ -11,6 +11,7 @@ from dsf.hdl import Chip
 from dsf.isa import Isa
 from dsf.isa.families import add_pointwise, add_reductions, add_vector_moves
 from dsf.isa.program import Instruction
+from dsf.isa.rules import limit
 
 __all__ = ["declare"]
 
@@ -43,18 +44,17 @@ def declare(isa: Isa) -> None:
     add_pointwise(isa, "V", "UB", LOGIC, MASKS, rules, SOURCE)
     add_pointwise(isa, "V", "UB", COMPARISONS, NUMBERS, rules, SOURCE)
     add_pointwise(isa, "V", "UB", {"where": "Select"}, NUMBERS, rules, SOURCE)
-    add_reductions(isa, "V", "UB", REDUCTIONS, FLOATS, SOURCE)
-    add_reductions(isa, "V", "UB", INDICES, FLOATS, SOURCE)
-    add_vector_moves(isa, "V", "UB", {"cast": "Cast"}, STORED, SOURCE)
-    add_vector_moves(isa, "V", "UB", {"fill": "Duplicate", "iota": "CreateVecIndex"}, NUMBERS, SOURCE)
+    add_reductions(isa, "V", "UB", REDUCTIONS, FLOATS, SOURCE, rules)
+    add_reductions(isa, "V", "UB", INDICES, FLOATS, SOURCE, rules)
+    add_vector_moves(isa, "V", "UB", {"cast": "Cast"}, STORED, SOURCE, rules)
+    add_vector_moves(isa, "V", "UB", {"fill": "Duplicate", "iota": "CreateVecIndex"}, NUMBERS, SOURCE, rules)
 
 
 def repeats_fit(chip: Chip, ins: Instruction) -> str | None:
     """One instruction issues at most 255 repeats of 256 bytes for each row that it names."""
-    widest = max(ins.operands, key=lambda o: o.nbytes)
-    columns = widest.shape[-1] if widest.shape else 1
-    limit = chip.limits["vector_repeats"]
-    assert isinstance(limit, int), "the schema makes it a number"
-    if columns * widest.itemsize > limit * 256:
-        return f"a row of {columns} elements needs more than {limit} repeats of 256 bytes"
+    repeats, size = limit(chip, "vector_repeats"), limit(chip, "vector_repeat_bytes")
+    rows = ((o.shape[-1] if o.shape else 1, o.itemsize) for o in ins.operands)
+    columns, itemsize = max(rows, key=lambda row: row[0] * row[1])
+    if columns * itemsize > repeats * size:
+        return f"a row of {columns} elements needs more than {repeats} repeats of {size} bytes"
     return None

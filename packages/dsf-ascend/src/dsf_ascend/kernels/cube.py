@@ -38,7 +38,7 @@ def tilings(target: Target, product: Product) -> Iterator[Tiling]:
     memories = target.chip.memories
     item = torch_dtype(product.a.dtype).itemsize
     for m in dict.fromkeys(min(size, product.m) for size in (128, 64, 256)):
-        for n in dict.fromkeys(min(size, product.n) for size in (256, 128, 64, 32, 16)):
+        for n in dict.fromkeys(min(size, product.n) for size in (128, 256, 64, 32, 16)):
             high, wide = _up(m, FRACTAL), _up(n, FRACTAL)
             k0 = min(memories["L0A"].nbytes // 2 // (high * item), memories["L0B"].nbytes // 2 // (wide * item))
             k0 = min(k0 // FRACTAL * FRACTAL, _up(product.k, FRACTAL))
@@ -74,11 +74,11 @@ def _bucket(size: int) -> int:
 
 
 def _duration(target: Target, product: Product, tiling: Tiling) -> int:
-    """Predicted time of the product alone, its operands as long as they may be (the verdict depends on shapes only)."""
+    """Predicted time of the product alone."""
     b = target.builder("tiling")
-    span = target.chip.main_memory.nbytes
-    for param in range(1 + max(side.param for side in (product.a, product.b, product.out))):
-        b.param(f"p{param}", "inout", span)
+    extents = product.extents()
+    for param in range(1 + max(extents)):
+        b.param(f"p{param}", "inout", extents.get(param, 0))
     emit_tiled(b, product, tiling)
     return target.timing(b.build()).duration_fs
 

@@ -142,13 +142,21 @@ def composite(op: OpOverload, kernel: Callable[..., Any]) -> Callable[..., Any]:
     """*kernel* for a composite *op* above autograd: whole where nobody looks inside, else decomposed."""
 
     def above_autograd(*args: Any, **kwargs: Any) -> Any:
-        tensors = list(tensors_in((args, kwargs.values())))
-        graded = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
-        if graded or _get_current_dispatch_mode() is not None or any(_is_special(t) for t in tensors):
+        graded = torch.is_grad_enabled()
+        seen = _get_current_dispatch_mode() is not None
+        if seen or any(_is_looked_into(a, graded) for a in (*args, *kwargs.values())):
             return op.decompose(*args, **kwargs)
         return kernel(*args, **kwargs)
 
     return above_autograd
+
+
+def _is_looked_into(value: Any, graded: bool) -> bool:
+    """Whether *value* is a tensor that autograd follows or whose class sees every operation."""
+    kind = value.__class__
+    if kind is Tensor or kind is Parameter:
+        return graded and bool(value.requires_grad)
+    return isinstance(value, Tensor)
 
 
 def attention(kernel: Callable[..., Any]) -> Callable[..., Any]:
@@ -160,19 +168,6 @@ def attention(kernel: Callable[..., Any]) -> Callable[..., Any]:
         return op.decompose(*args, **kwargs) if drops else kernel(*args, **kwargs)
 
     return without_dropout
-
-
-def tensors_in(values: Any) -> Iterator[torch.Tensor]:
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            yield value
-        elif isinstance(value, list | tuple) or value.__class__ is type({}.values()):
-            yield from tensors_in(value)
-
-
-def _is_special(tensor: torch.Tensor) -> bool:
-    kind = type(tensor)
-    return kind is not torch.Tensor and kind is not torch.nn.Parameter
 
 
 def handed_to_host(op: OpOverload) -> Callable[..., Any]:

@@ -7,9 +7,10 @@ import sys
 import threading
 import weakref
 from collections.abc import Iterator
+from functools import cache
 from importlib.util import find_spec
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.nn.modules import module as nn_module
@@ -21,23 +22,35 @@ __all__ = ["here", "hook_modules", "site"]
 NEAR = 6  # frames between an operation and the user's own module that called it through torch's modules
 FAR = 200
 OUTSIDE = Scope()
+LIBRARIES = ("torch", "transformers", "accelerate", "safetensors")
 
 
 Names = dict[int, tuple["weakref.ref[torch.nn.Module]", Scope]]  # by the module's id, checked by the reference
 
 
+class _Entry(NamedTuple):
+    """A module that runs: its scope, whether a library defines it, and the user's line that it is called from."""
+
+    module: torch.nn.Module | None
+    scope: Scope
+    library: bool
+    site: Site | None
+
+
+NOWHERE = _Entry(None, OUTSIDE, False, None)
+
+
 class _Here(threading.local):
-    """What this thread is inside of: the modules that run with their scopes, outermost first, and for the outermost
-    one the names of what it holds and the line that called it.
+    """What this thread is inside of: the modules that run, outermost first, and the names of what the first one holds.
 
     Torch's backward runs in the calling thread, so that the tape stays in order.
     """
 
     def __init__(self) -> None:
-        self.stack: list[tuple[torch.nn.Module, Scope]] = []
+        self.stack: list[_Entry] = []
+        self.top = NOWHERE
         self.scope = OUTSIDE
         self.names: Names = {}
-        self.caller: Site | None = None
         torch.autograd.set_multithreading_enabled(False)
 
 
@@ -47,13 +60,19 @@ _names: weakref.WeakKeyDictionary[torch.nn.Module, Names] = weakref.WeakKeyDicti
 
 def _enter(module: torch.nn.Module, args: Any) -> None:
     stack = here.stack
+    outer, library = here.top, _is_library_class(type(module))
     if not stack:
-        here.caller = _user_site(sys._getframe(1), FAR)
         here.names = _names.get(module) or _name(module)
+        site = _user_site(sys._getframe(1), FAR)
+    elif library and outer.library:
+        site = outer.site
+    else:
+        site = _user_site(sys._getframe(1), NEAR) or outer.site
     found = here.names.get(id(module))
     scope = found[1] if found is not None and found[0]() is module else _late(module)
     here.scope = scope
-    stack.append((module, scope))
+    here.top = _Entry(module, scope, library, site)
+    stack.append(here.top)
 
 
 def _name(root: torch.nn.Module) -> Names:
@@ -64,7 +83,8 @@ def _name(root: torch.nn.Module) -> Names:
 
 def _late(module: torch.nn.Module) -> Scope:
     """The scope of a module added since, or of one that the outermost does not hold: that is named under its caller."""
-    root = here.stack[0][0] if here.stack else module
+    root = here.stack[0].module if here.stack else module
+    assert root is not None
     here.names = _name(root)
     found = here.names.get(id(module))
     if found is not None:
@@ -76,9 +96,10 @@ def _late(module: torch.nn.Module) -> Scope:
 def _leave(module: torch.nn.Module, args: Any, output: Any) -> None:
     """Also called when a forward raised; drops what an unhooked exit may have left above *module*."""
     stack = here.stack
-    while stack and stack.pop()[0] is not module:
+    while stack and stack.pop().module is not module:
         pass
-    here.scope = stack[-1][1] if stack else OUTSIDE
+    here.top = stack[-1] if stack else NOWHERE
+    here.scope = here.top.scope
 
 
 def hook_modules() -> Iterator[Any]:
@@ -88,8 +109,7 @@ def hook_modules() -> Iterator[Any]:
 
 
 def _library_folders() -> tuple[str, ...]:
-    names = ("torch", "transformers", "accelerate", "safetensors")
-    specs = [s for n in names if (s := find_spec(n)) is not None and s.origin]
+    specs = [s for n in LIBRARIES if (s := find_spec(n)) is not None and s.origin]
     own = os.path.dirname(os.path.dirname(__file__))
     return (*(os.path.dirname(s.origin) + os.sep for s in specs if s.origin), own + os.sep, "<")
 
@@ -97,6 +117,11 @@ def _library_folders() -> tuple[str, ...]:
 _folders = _library_folders()
 _is_library: dict[CodeType, bool] = {}
 _sites: dict[tuple[CodeType, int], Site] = {}
+
+
+@cache
+def _is_library_class(kind: type[torch.nn.Module]) -> bool:
+    return kind.__module__.partition(".")[0] in LIBRARIES
 
 
 def _user_site(frame: FrameType | None, depth: int) -> Site | None:
@@ -124,6 +149,7 @@ def site() -> Site | None:
         found = _sites.get((code, frame.f_lineno))
         if found is not None:
             return found
-    if here.stack:
-        return _user_site(frame, NEAR) or here.caller
-    return _user_site(frame, FAR)
+    top = here.top
+    if top.library:
+        return top.site
+    return _user_site(frame, NEAR) or top.site if here.stack else _user_site(frame, FAR)

@@ -45,7 +45,7 @@ def add_pointwise(
         isa.add(
             Row(name, engine, laws.elementwise, (("dst", result), *sources.items()), _drop_first(primitive.meaning),
                 f"dst = {key}({', '.join(sources)})", _out_form(primitive), (one_shape, alike, *rules), key, None, None,
-                source, primitive.opclass)
+                source, primitive.opclass, _out_form(primitive))
         )  # fmt: skip
 
 
@@ -64,7 +64,8 @@ def add_reductions(
         roles = (("dst", result), ("a", read(space, dtypes=taken)))
         isa.add(
             Row(name, engine, laws.reduction, roles, _drop_first(primitive.meaning), f"dst = {key} of each row of a",
-                _out_form(primitive), checks, f"reduce.{key}", None, None, source, primitive.opclass)
+                _out_form(primitive), checks, f"reduce.{key}", None, None, source, primitive.opclass,
+                _out_form(primitive))
         )  # fmt: skip
 
 
@@ -77,7 +78,8 @@ def add_scans(
     for key, name in names.items():
         isa.add(
             Row(name, engine, laws.elementwise, roles, _SCANS[key], f"dst = {key} along each row of a", None,
-                (one_shape, one_dtype(0, 1)), f"scan.{key}", None, None, source, "reduce")
+                (one_shape, one_dtype(0, 1)), f"scan.{key}", None, None, source, "reduce",
+                _in_place(_SCANS[key]))
         )  # fmt: skip
 
 
@@ -94,17 +96,17 @@ def add_vector_moves(
 ) -> None:  # fmt: skip
     """cast (also copies and broadcasts), fill and iota rows within *space*."""
     taken = tuple(dtypes)
-    forms: dict[str, tuple[Any, Any, str, str, int]] = {
-        "cast": (_cast, _copy, "dst = a in dst's dtype, rounded to nearest even", "cast", 1),
-        "fill": (_fill, _fill_fast, "dst = value everywhere", "add", 0),
-        "iota": (_iota, _iota_fast, "dst = start + step * position", "add", 0),
+    forms: dict[str, tuple[Any, Any, Any, str, str, int]] = {
+        "cast": (_cast, _copy, _copy, "dst = a in dst's dtype, rounded to nearest even", "cast", 1),
+        "fill": (_fill, _fill_fast, _fill_fast, "dst = value everywhere", "add", 0),
+        "iota": (_iota, _iota_fast, _iota_lanes, "dst = start + step * position", "add", 0),
     }
     for key, name in names.items():
-        semantics, fast, summary, opclass, arity = forms[key]
+        semantics, fast, lanes, summary, opclass, arity = forms[key]
         roles = [("dst", write(space, dtypes=taken))] + [("a", read(space, dtypes=taken))] * arity
         isa.add(
             Row(name, engine, laws.elementwise, tuple(roles), semantics, summary, fast, (one_shape, *rules), key, None,
-                None, source, opclass)
+                None, source, opclass, lanes)
         )  # fmt: skip
 
 
@@ -116,7 +118,10 @@ def add_copies(
     roles = (("dst", write(target_space)), ("src", read(source_space)))
     text = f"dst in {target_space} = src in {source_space}" + (", rounded to dst's dtype" if converts else "")
     checks = (one_shape, *rules) if converts else (one_shape, one_dtype(0, 1), *rules)
-    isa.add(Row(name, engine, laws.stream, roles, _move, text, _copy, checks, implements or None, None, None, source))
+    isa.add(
+        Row(name, engine, laws.stream, roles, _move, text, _copy, checks, implements or None, None, None, source,
+            lanes=_copy)
+    )  # fmt: skip
 
 
 def add_indexed(isa: Isa, engine: str, main: str, space: str, gather: str, scatter: str, source: str = "") -> None:
@@ -148,7 +153,8 @@ def add_matrix(
     )
     isa.add(
         Row(name, engine, cycles, roles, _mac, "c = a @ b (+ c where accumulate)", _mac_fast,
-            (product_shapes, one_dtype(1, 2), *rules), "matmul", None, partial(_count, isa, name), source)
+            (product_shapes, one_dtype(1, 2), *rules), "matmul", None, partial(_count, isa, name), source,
+            lanes=_mac_lanes)
     )  # fmt: skip
 
 
@@ -172,6 +178,13 @@ def _out_form(primitive: Primitive) -> Callable[..., Any] | None:
         function(*sources, out=dst)
 
     return fast
+
+
+def _in_place(semantics: Callable[..., torch.Tensor]) -> Callable[..., Any]:
+    def lanes(dst: torch.Tensor, *sources: torch.Tensor) -> None:
+        dst.copy_(semantics(dst, *sources))
+
+    return lanes
 
 
 def _move(dst: torch.Tensor, src: torch.Tensor) -> torch.Tensor:
@@ -200,6 +213,10 @@ def _iota(dst: torch.Tensor, start: float, step: float) -> torch.Tensor:
 
 def _iota_fast(dst: torch.Tensor, start: float, step: float) -> None:
     torch.add(_ramp(dst.shape, dst.dtype, step), start, out=dst)
+
+
+def _iota_lanes(dst: torch.Tensor, start: float, step: float) -> None:
+    torch.add(_ramp(dst.shape[1:], dst.dtype, step).expand(dst.shape), start, out=dst)
 
 
 @lru_cache(maxsize=4096, typed=True)  # 1 and 1.0 make other ramps: whole numbers are stepped exactly
@@ -234,3 +251,12 @@ def _mac_fast(c: torch.Tensor, a: torch.Tensor, b: torch.Tensor, accumulate: int
         c.addmm_(a, b)
     else:
         torch.mm(a, b, out=c)
+
+
+def _mac_lanes(c: torch.Tensor, a: torch.Tensor, b: torch.Tensor, accumulate: int) -> None:
+    if a.dtype != c.dtype:
+        a, b = a.to(c.dtype), b.to(c.dtype)
+    if accumulate:
+        c.baddbmm_(a, b)
+    else:
+        torch.bmm(a, b, out=c)

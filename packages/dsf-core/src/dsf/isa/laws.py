@@ -26,25 +26,24 @@ def rate(engine: Engine, opclass: str, dtype: str) -> Fraction:
 
 
 def stream(chip: Chip, row: Row, ins: Instruction) -> int:
-    """Start-up plus bytes over the path's width; each row of a strided copy moves whole bursts of the narrower side."""
+    """Start-up plus bytes over the path's width. Each row that lies apart on either side moves whole bursts, of the
+    side that is aligned more finely; a copy that converts moves the narrower format."""
     dst, src = ins.operands[0], ins.operands[1]
     path = chip.paths[src.space, dst.space]
-    moved = min(dst, src, key=lambda o: o.nbytes)
-    rows, columns = _rows(moved)
+    rows, columns = _pieces((dst, src))
     burst = min(chip.memories[dst.space].alignment, chip.memories[src.space].alignment)
-    nbytes = rows * ceil(columns * moved.itemsize / burst) * burst
+    nbytes = rows * ceil(columns * min(dst.itemsize, src.itemsize) / burst) * burst
     return path.startup_cycles + ceil(nbytes / path.bytes_per_cycle)
 
 
 def elementwise(chip: Chip, row: Row, ins: Instruction) -> int:
-    """Start-up plus elements over the engine's rate for the row's class, a row of the operand at a time."""
-    widest = max(ins.operands, key=lambda o: (o.numel, o.itemsize))
-    return _vector(chip, row, widest, _governing_dtype(ins.operands))
+    """Start-up plus elements over the engine's rate for the row's class, a row that lies apart at a time."""
+    return _vector(chip, row, _pieces(ins.operands), _governing_dtype(ins.operands))
 
 
 def reduction(chip: Chip, row: Row, ins: Instruction) -> int:
     """As elementwise, over the reduced (source) operand."""
-    return _vector(chip, row, ins.operands[-1], ins.operands[-1].dtype)
+    return _vector(chip, row, _rows(ins.operands[-1]), ins.operands[-1].dtype)
 
 
 def indexed(chip: Chip, row: Row, ins: Instruction) -> int:
@@ -76,11 +75,17 @@ def fixed(cycles: int) -> Cycles:
     return lambda chip, row, ins: cycles
 
 
-def _vector(chip: Chip, row: Row, operand: Operand, dtype: str) -> int:
+def _vector(chip: Chip, row: Row, shape: tuple[int, int], dtype: str) -> int:
     engine = chip.engines[row.engine]
-    rows, columns = _rows(operand)
+    rows, columns = shape
     per_cycle = rate(engine, row.opclass, dtype)
     return engine.startup_cycles + rows * ceil(columns / per_cycle)
+
+
+def _pieces(operands: tuple[Operand, ...]) -> tuple[int, int]:
+    """(rows, columns) of the operand that lies in the most pieces. What is broadcast is fetched once and kept."""
+    whole = [o for o in operands if all(n == 1 or s for n, s in zip(o.shape, o.stride, strict=True))]
+    return max(_rows(o) for o in whole or operands[:1])
 
 
 def _rows(operand: Operand) -> tuple[int, int]:

@@ -6,7 +6,14 @@ from dsf.hdl import Chip
 from dsf.isa.program import Instruction
 from dsf.isa.table import Rule
 
-__all__ = ["one_dtype", "one_shape", "product_shapes", "reduced_shape"]
+__all__ = ["limit", "one_dtype", "one_shape", "product_shapes", "reduced_shape"]
+
+
+def limit(chip: Chip, name: str) -> int:
+    """The number that the HDL states for one of its limits."""
+    value = chip.limits[name]
+    assert isinstance(value, int), "a limit that rules ask for is one number"
+    return value
 
 
 def one_shape(chip: Chip, ins: Instruction) -> str | None:

@@ -8,6 +8,7 @@ operand's new value out; they know no clock. Cycles are pure as well: shapes and
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from difflib import get_close_matches
 from typing import Any
 
 import torch
@@ -57,7 +58,9 @@ class Row:
 
     *semantics(\\*operands, \\*\\*scalars)* returns the new value of the first operand, which is the written one.
     *fast(dst, \\*sources, \\*\\*scalars)* does the same in place, bit for bit as the semantics at the operands' own
-    precision. *flag* marks the two synchronising instructions. *implements* is the neutral primitive it serves.
+    precision; *lanes* is the in-place form for several cores in lockstep, every operand with a leading dimension more,
+    bit for bit as one core after the other. *flag* marks the two synchronising instructions. *implements* is the
+    neutral primitive it serves.
     *macs(instruction)* counts multiply-accumulates including padding, None for what is not a matrix instruction.
     """
 
@@ -74,6 +77,7 @@ class Row:
     macs: Callable[[Chip, Instruction], int] | None = None
     source: str = ""
     opclass: str = "default"
+    lanes: Callable[..., Any] | None = None
 
 
 @frozen(eq=False)
@@ -98,6 +102,7 @@ class Isa:
         macs: Callable[[Chip, Instruction], int] | None = None,
         source: str = "",
         opclass: str = "default",
+        lanes: Callable[..., Any] | None = None,
         **operands: Role,
     ) -> Callable[[Semantics], Semantics]:
         """Declare the decorated pure function as an instruction; the first operand is the one it writes."""
@@ -107,7 +112,7 @@ class Isa:
             summary = (semantics.__doc__ or "").strip()
             self.add(
                 Row(title, engine, cycles, tuple(operands.items()), semantics, summary, fast, tuple(rules),
-                    implements, None, macs, source, opclass)
+                    implements, None, macs, source, opclass, lanes)
             )  # fmt: skip
             return semantics
 
@@ -132,11 +137,14 @@ class Isa:
     def __getitem__(self, name: str) -> Row:
         row = self.rows.get(name)
         if row is None:
-            known = ", ".join(sorted(self.rows)[:8])
-            raise errors.IsaError(
-                "DSF-I002", f"{self.name}: no instruction named '{name}'; the table has {len(self.rows)}: {known}, ..."
-            )
+            raise errors.IsaError("DSF-I002", self.unknown(name))
         return row
+
+    def unknown(self, name: str) -> str:
+        """What to say about a name that is in no row: the nearest names, else where all are listed."""
+        near = get_close_matches(name, self.rows, n=3)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"print(isa) lists all {len(self.rows)}"
+        return f"{self.name}: no instruction named '{name}'; {hint}"
 
     def serving(self, primitive: str) -> Iterator[Row]:
         """The rows that implement a neutral primitive, in the order of declaration."""

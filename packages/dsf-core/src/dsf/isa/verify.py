@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from attrs import frozen
+
 from dsf import errors
 from dsf.hdl import Chip
 from dsf.isa.program import Affine, Instruction, Loop, Operand, Program
@@ -20,45 +22,64 @@ Counts = dict[str, int]
 
 def verify(program: Program, isa: Isa, chip: Chip) -> None:
     """Raise a MachineError or IsaError with the listing's line for the first rule that *program* breaks."""
-    for line, core, counts, ins in _walk(program):
-        problem = _problem(program, isa, chip, core, counts, ins)
+    for line, core, scope, item in _walk(program):
+        problem = _count_problem(item) if isinstance(item, Loop) else _problem(program, isa, chip, core, scope, item)
         if problem:
             code, text = problem
             kind = errors.IsaError if code.startswith("DSF-I") else errors.MachineError
-            raise kind(code, f"{program.name}, line {line}: {ins}: {text}")
+            raise kind(code, f"{program.name}, line {line}: {_title(item)}: {text}")
 
 
-def _walk(program: Program) -> Iterator[tuple[int, str, Counts, Instruction]]:
-    """Every instruction with its line in the listing, its core and the counts of the loops around it."""
+@frozen
+class Scope:
+    """The counts of the variables around an instruction: of its block, and of the loops inside the block as well."""
+
+    block: Counts
+    all: Counts
+
+
+def _walk(program: Program) -> Iterator[tuple[int, str, Scope, Instruction | Loop]]:
+    """Every instruction and loop with its line in the listing, its core and the loops around it."""
     line = 1
     for phase in program.phases:
         line += 1
         for nest in phase.nests:
             line += 1
-            for line, counts, ins in _walk_body(nest.body, dict(nest.variables), line):
-                if ins is not None:
-                    yield line, phase.core, counts, ins
+            block = dict(nest.variables)
+            for line, scope, item in _walk_body(nest.body, Scope(block, block), line):
+                yield line, phase.core, scope, item
 
 
 def _walk_body(
-    body: tuple[Instruction | Loop, ...], counts: Counts, line: int
-) -> Iterator[tuple[int, Counts, Instruction | None]]:
+    body: tuple[Instruction | Loop, ...], scope: Scope, line: int
+) -> Iterator[tuple[int, Scope, Instruction | Loop]]:
     for item in body:
         line += 1
+        yield line, scope, item
         if isinstance(item, Loop):
-            yield line, counts, None
-            for line, inner, ins in _walk_body(item.body, {**counts, item.variable: item.count}, line):
-                yield line, inner, ins
-        else:
-            yield line, counts, item
+            inside = Scope(scope.block, {**scope.all, item.variable: item.count})
+            for line, inner, found in _walk_body(item.body, inside, line):
+                yield line, inner, found
+
+
+def _title(item: Instruction | Loop) -> str:
+    return f"loop {item.variable}<{item.count}" if isinstance(item, Loop) else str(item)
+
+
+def _count_problem(loop: Loop) -> tuple[str, str] | None:
+    return ("DSF-I009", "a loop runs at least once; leave it out instead") if loop.count < 1 else None
 
 
 def _problem(
-    program: Program, isa: Isa, chip: Chip, core: str, counts: Counts, ins: Instruction
+    program: Program, isa: Isa, chip: Chip, core: str, scope: Scope, ins: Instruction
 ) -> tuple[str, str] | None:
-    row = isa[ins.name]
+    row = isa.rows.get(ins.name)
+    if row is None:
+        return "DSF-I002", isa.unknown(ins.name)
+    if stray := _stray_variable(scope.all, ins):
+        return "DSF-I010", f"'{stray}' is counted by no loop around it"
     if row.flag is not None:
-        return _flag_problem(chip, core, counts, ins)
+        return _flag_problem(chip, core, scope, ins)
     if core not in chip.engines[row.engine].core:
         return "DSF-X001", f"engine {row.engine} is not on core {core}"
     if len(ins.operands) != len(row.operands):
@@ -67,21 +88,31 @@ def _problem(
         problem = (
             _role_problem(name, role, operand)
             or _place_problem(program, chip, core, name, operand)
-            or _extent_problem(program, chip, counts, name, operand)
+            or _extent_problem(program, chip, scope.all, name, operand)
         )
         if problem:
             return problem
     return _rule_problem(chip, row, ins)
 
 
-def _flag_problem(chip: Chip, core: str, counts: Counts, ins: Instruction) -> tuple[str, str] | None:
+def _stray_variable(counts: Counts, ins: Instruction) -> str | None:
+    """A loop variable that is used outside its loop."""
+    values = [o.offset for o in ins.operands] + [v for _, v in ins.scalars if isinstance(v, Affine)]
+    return next((t.variable for value in values for t in value.terms if t.variable not in counts), None)
+
+
+def _flag_problem(chip: Chip, core: str, scope: Scope, ins: Instruction) -> tuple[str, str] | None:
     scalars = dict(ins.scalars)
+    if missing := [name for name in ("src", "dst", "event") if name not in scalars]:
+        return "DSF-I004", f"a flag names src, dst and event; missing: {', '.join(missing)}"
     for side in ("src", "dst"):
         engine = chip.engines.get(str(scalars[side]))
         if engine is None or core not in engine.core:
             return "DSF-X001", f"{side}={scalars[side]} is no engine of core {core}"
-    event = scalars["event"]
-    low, high = event.extremes(counts) if isinstance(event, Affine) else (int(event), int(event))
+    event = scalars["event"] if isinstance(scalars["event"], Affine) else Affine(int(scalars["event"]))
+    if shared := [t.variable for t in event.terms if t.variable in scope.block]:
+        return "DSF-X007", f"the event id depends on {shared[0]}, which counts blocks; blocks are independent"
+    low, high = event.extremes(scope.all)
     if low < 0 or high >= chip.sync.event_ids:
         return (
             "DSF-X002",
@@ -102,7 +133,13 @@ def _place_problem(program: Program, chip: Chip, core: str, name: str, operand: 
     memory = chip.memories[operand.space]
     if operand.param is None and memory.scope == "chip":
         return "DSF-I007", f"operand '{name}' is in {memory.name} but names no parameter"
-    if memory.core is not None and core not in memory.core:
+    if operand.param is not None and not memory.main:
+        return "DSF-I007", f"operand '{name}' is in {memory.name} but names a parameter; parameters are in main memory"
+    if operand.param is not None and not 0 <= operand.param < len(program.params):
+        return "DSF-I007", f"operand '{name}' names parameter {operand.param}; the program has {len(program.params)}"
+    if len(operand.shape) != len(operand.stride):
+        return "DSF-I008", f"operand '{name}' has {len(operand.shape)} sizes and {len(operand.stride)} strides"
+    if memory.core is not None and core != memory.core:
         return "DSF-X003", f"operand '{name}': core {core} has no {memory.name}"
     if any(n < 0 for n in operand.shape) or any(s < 0 for s in operand.stride):
         return "DSF-I008", f"operand '{name}' has a negative size or stride"
@@ -118,10 +155,9 @@ def _extent_problem(
     size, what = (param.nbytes, f"parameter {param.name}") if param else (memory.nbytes, memory.name)
     if low < 0 or high + operand.reach > size:
         return "DSF-X004", f"operand '{name}' spans bytes {low} to {high + operand.reach}, {what} has {size}"
-    if param is None:
-        steps = [operand.offset.const, *(t.step for t in operand.offset.terms)]
-        if any(step % memory.alignment for step in steps):
-            return "DSF-X005", f"operand '{name}' starts off a multiple of {memory.alignment} bytes in {memory.name}"
+    align = operand.itemsize if param is not None else memory.alignment
+    if any(step % align for step in (operand.offset.const, *(t.step for t in operand.offset.terms))):
+        return "DSF-X005", f"operand '{name}' starts off a multiple of {align} bytes in {memory.name}"
     return None
 
 

@@ -18,7 +18,7 @@ from dsf.intent.tape import Window
 from dsf.isa import Builder, Program
 from dsf.isa.program import contiguous, dtype_name
 from dsf.kernels.contraction import Batch, EmitProduct, Product, Side
-from dsf.kernels.kernel import Limit
+from dsf.kernels.kernel import Limit, Rounding
 from dsf.kernels.rowwise import masked_softmax
 from dsf.kernels.target import Target
 from dsf.kernels.vector import Lane, Stream, Tile, reach, vector_phase
@@ -161,4 +161,4 @@ LIMITS = (
     Limit("heads lie densely along the head dimension", _dense),
     Limit("no dimension is empty", _filled),
 )
-ROUNDING = "2 ulp of the result: weights and result are rounded once each, exp and sums in fp32"
+ROUNDING = Rounding(2, 64, "exp and sums in fp32 in another order, weights and result rounded once each")

@@ -15,8 +15,8 @@ from dsf.hdl import Chip
 from dsf.intent.ir import Intent
 from dsf.intent.tape import Window
 from dsf.isa import Builder, Program
-from dsf.isa.program import dtype_name
-from dsf.kernels.kernel import Limit
+from dsf.isa.program import dtype_name, torch_dtype
+from dsf.kernels.kernel import Limit, Rounding
 from dsf.kernels.target import Target
 from dsf.kernels.vector import reach
 
@@ -59,6 +59,20 @@ class Product:
     out: Side
     batch: tuple[Batch, ...] = ()
     bias: Side | None = None
+
+    def extents(self) -> dict[int, int]:
+        """Bytes from each operand's first element to the end of its last, by parameter."""
+        steps = {"a": [b.a for b in self.batch], "b": [b.b for b in self.batch], "out": [b.out for b in self.batch]}
+        sizes = {"a": (self.m, self.k), "b": (self.k, self.n), "out": (self.m, self.n)}
+        found: dict[int, int] = {}
+        for name, side in (("a", self.a), ("b", self.b), ("out", self.out)):
+            rows, columns = sizes[name]
+            last = (rows - 1) * side.row + (columns - 1) * side.column
+            last += sum((batch.count - 1) * step for batch, step in zip(self.batch, steps[name], strict=True))
+            found[side.param] = (last + 1) * torch_dtype(side.dtype).itemsize
+        if self.bias is not None:
+            found[self.bias.param] = self.n * torch_dtype(self.bias.dtype).itemsize
+        return found
 
 
 EmitProduct = Callable[[Builder, Target, Product], None]
@@ -168,4 +182,4 @@ LIMITS = (
     Limit("each matrix lies densely along rows or columns", _dense, "DataCopy ND2NZ reads rows of a dense matrix"),
     Limit("no dimension is empty", _filled),
 )
-ROUNDING = "1 ulp of the result where it is not a cancellation: fp32 sums in another order, rounded once"
+ROUNDING = Rounding(1, 32, "sums in fp32 in another order, rounded once")

@@ -19,7 +19,7 @@ from dsf.isa.program import Program
 if TYPE_CHECKING:
     from dsf.kernels.target import Target
 
-__all__ = ["Kernel", "Limit"]
+__all__ = ["EXACT", "Kernel", "Limit", "Rounding"]
 
 
 @frozen(eq=False)
@@ -31,13 +31,49 @@ class Limit:
     source: str = ""
 
 
+@frozen
+class Rounding:
+    """How far a program may be from its kernel's reference, and why: *narrow* for results of 16 bits, *wide* for float32,
+    in units of the result's last place at its own size or at the mean size of all, whichever is larger (so that a
+    cancellation counts as what it was computed from). Whole numbers and truth values are equal."""
+
+    narrow: int
+    wide: int
+    why: str
+
+    def __str__(self) -> str:
+        if self.narrow == self.wide == 0:
+            return f"bit-equal to its reference: {self.why}"
+        return f"within {self.narrow} ulp of its reference ({self.wide} in float32): {self.why}"
+
+    def excess(self, result: torch.Tensor, reference: torch.Tensor) -> str | None:
+        """How *result* breaks the statement, in words; None where it keeps it. NaN is equal to NaN."""
+        different = (result != reference) & ~(result.isnan() & reference.isnan())
+        if not different.any():
+            return None
+        allowed = (self.narrow if result.itemsize == 2 else self.wide) if result.is_floating_point() else 0
+        found = _distance(result, reference)[different].max().item() if allowed else float("inf")
+        return f"{found} ulp from the reference, {allowed} are stated" if not found <= allowed else None
+
+
+EXACT = Rounding(0, 0, "nothing is computed in another order or precision")
+
+
+def _distance(result: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
+    """|result - reference| in units of the last place of the reference or of its mean size."""
+    wanted = reference.double()
+    size = wanted.abs().nan_to_num(0, 0, 0)
+    unit = torch.exp2(torch.maximum(size, size.mean()).log2().floor()) * torch.finfo(result.dtype).eps
+    return (result.double() - wanted).abs() / unit
+
+
 @frozen(eq=False)
 class Kernel:
     """One kernel of a library.
 
     *emit* writes the program for an intent; it may raise KernelError where a tile does not fit. *reference* computes
     the outputs on whole tensors in plain torch with casts at the kernel's own rounding points (fidelity `operator`).
-    *rounding* states the bound of the difference between the two, in units of the output format's last place.
+    *rounding* states the bound of the difference between the two.
     """
 
     name: str
@@ -46,7 +82,7 @@ class Kernel:
     emit: Callable[[Target, Intent], Program]
     reference: Callable[..., tuple[torch.Tensor, ...]]
     limits: tuple[Limit, ...] = ()
-    rounding: str = ""
+    rounding: Rounding = EXACT
     source: str = ""
 
     def refusal(self, chip: Chip, intent: Intent) -> str | None:

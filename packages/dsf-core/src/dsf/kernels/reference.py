@@ -13,8 +13,9 @@ import torch
 
 from dsf.intent.ir import Intent
 from dsf.intent.meaning import meaning
+from dsf.kernels.kernel import EXACT, Rounding
 
-__all__ = ["REFERENCES"]
+__all__ = ["REFERENCES", "ROUNDINGS"]
 
 Reference = Callable[..., tuple[torch.Tensor, ...]]
 
@@ -72,3 +73,14 @@ REFERENCES: dict[str, Reference] = {
     )},
 }  # fmt: skip
 """The plain meaning is a kind's reference where the generator rounds exactly as torch's own operators do."""
+
+ROUNDINGS: dict[str, Rounding] = {
+    "rms_norm": Rounding(2, 8, "sums and rsqrt in fp32; an ulp of the normed value, once rounded, is up to two of the product"),
+    "layer_norm": Rounding(1, 16, "sums and rsqrt in fp32, rounded once"),
+    "gated_activation": Rounding(2, 8, "the activation in fp32; an ulp of it, once rounded, is up to two of the product"),
+    "softmax": Rounding(1, 8, "exp and sums in fp32, rounded once"),
+    "reduce": Rounding(1, 16, "sums and products in fp32 in another order, rounded once"),
+    "cumsum": Rounding(1, 16, "running sums in fp32, rounded once"),
+    "elementwise": Rounding(1, 4, "each step rounded as written; transcendental functions in fp32 to within an ulp"),
+    **dict.fromkeys(("rotary", "embedding", "concat", "arg_reduce", "copy", "fill", "iota"), EXACT),
+}

@@ -13,16 +13,18 @@ import torch
 from attrs import evolve
 
 from dsf import errors
+from dsf.hdl import Chip
 from dsf.intent.ir import Intent
 from dsf.intent.tape import Window
 from dsf.isa import Affine, Builder, Program, Scratch
 from dsf.isa.program import affine, dtype_name
 from dsf.kernels.compile import Compiler, streams_of
+from dsf.kernels.kernel import Limit
 from dsf.kernels.target import Target
 from dsf.kernels.vector import Lane, Stream, Tile, declare, reach, scratch_of, vector_nests, vector_program
 
 __all__ = [
-    "arg_reduce", "concat", "cumsum", "embedding", "gated_activation", "layer_norm", "masked_softmax", "reduce", "rms_norm",
+    "LIMITS", "arg_reduce", "concat", "cumsum", "embedding", "gated_activation", "layer_norm", "masked_softmax", "reduce", "rms_norm",
     "rotary", "softmax",
 ]  # fmt: skip
 
@@ -370,3 +372,34 @@ def kept_strides(y: Window, dims: tuple[int, ...], keepdim: bool) -> tuple[int, 
     if not keepdim:
         return y.stride
     return tuple(s for d, s in enumerate(y.stride) if d not in dims)
+
+
+FLOATS = (torch.float16, torch.bfloat16, torch.float32)
+
+
+def _floats(chip: Chip, intent: Intent) -> bool:
+    return all(r.dtype in FLOATS for r in (*intent.inputs, *intent.outputs))
+
+
+def _in_single(chip: Chip, intent: Intent) -> bool:
+    return intent.attr("compute") != torch.float64
+
+
+def _even(chip: Chip, intent: Intent) -> bool:
+    return intent.inputs[0].shape[-1] % 2 == 0
+
+
+def _whole_ids(chip: Chip, intent: Intent) -> bool:
+    return intent.inputs[0].dtype in (torch.int32, torch.int64)
+
+
+FORMATS = Limit("operands and result are fp16, bf16 or fp32", _floats)
+LIMITS: dict[str, tuple[Limit, ...]] = {
+    "rms_norm": (FORMATS, Limit("the mean of squares is wanted in fp32 at most", _in_single)),
+    "layer_norm": (FORMATS,),
+    "gated_activation": (FORMATS,),
+    "rotary": (FORMATS, Limit("the head dimension is even", _even)),
+    "softmax": (FORMATS,),
+    "embedding": (Limit("ids are int32 or int64", _whole_ids),),
+}
+"""What the generators here ask of an intent, whatever the chip."""

@@ -9,11 +9,10 @@ from dsf.hdl import Chip
 from dsf.kernels import compile as compiler
 from dsf.kernels import rowwise
 from dsf.kernels.kernel import Kernel
-from dsf.kernels.reference import REFERENCES
+from dsf.kernels.reference import REFERENCES, ROUNDINGS
 
 __all__ = ["kernels"]
 
-ROUNDING = "bit-equal to its reference but for exp, sigmoid, rsqrt and sums in fp32: 1 ulp of the result"
 ROWWISE = ("rms_norm", "layer_norm", "gated_activation", "rotary", "softmax", "embedding", "concat", "reduce", "arg_reduce",
            "cumsum")  # fmt: skip
 COMPILED = {
@@ -28,11 +27,11 @@ def kernels(chip: Chip) -> tuple[Kernel, ...]:
     """Generic's offers: rows by structure, then the fallback compiler's."""
     shared = tuple(
         Kernel(f"generic.{kind}", kind, "generic", partial(getattr(rowwise, kind), name=f"generic.{kind}"),
-               REFERENCES[kind], (), ROUNDING, "derived from the HDL")
+               REFERENCES[kind], rowwise.LIMITS.get(kind, ()), ROUNDINGS[kind], "derived from the HDL")
         for kind in ROWWISE
     )  # fmt: skip
     compiled = tuple(
-        Kernel(f"compiled.{kind}", kind, "compiled", emit, REFERENCES[kind], (), ROUNDING, "the fallback compiler")
+        Kernel(f"compiled.{kind}", kind, "compiled", emit, REFERENCES[kind], (), ROUNDINGS[kind], "the fallback compiler")
         for kind, emit in COMPILED.items()
     )
     return (*matmul.KERNELS, *attention.KERNELS, *shared, *compiled)

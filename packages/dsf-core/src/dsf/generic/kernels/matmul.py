@@ -93,7 +93,7 @@ def tilings(target: Target, names: Names, product: Product) -> Iterator[Tiling]:
     """Result tiles that the accumulator takes, with the deepest slabs of which two fit the scratch memory."""
     memories, item = target.chip.memories, torch_dtype(product.a.dtype).itemsize
     for m in dict.fromkeys(min(size, product.m) for size in (128, 64, 256)):
-        for n in dict.fromkeys(min(size, product.n) for size in (256, 128, 64, 32, 16)):
+        for n in dict.fromkeys(min(size, product.n) for size in (128, 256, 64, 32, 16)):
             deepest = memories[names.scratch].nbytes // 2 // ((_up(m) + _up(n)) * item) // BLOCK * BLOCK
             depth = min(deepest, 512, _up(product.k))
             if _up(m) * _up(n) * 4 <= memories[names.acc].nbytes and depth >= BLOCK:
@@ -102,8 +102,9 @@ def tilings(target: Target, names: Names, product: Product) -> Iterator[Tiling]:
 
 def _duration(target: Target, names: Names, product: Product, tiling: Tiling) -> int:
     b = target.builder("tiling")
-    for param in range(1 + max(side.param for side in (product.a, product.b, product.out))):
-        b.param(f"p{param}", "inout", target.chip.main_memory.nbytes)
+    extents = product.extents()
+    for param in range(1 + max(extents)):
+        b.param(f"p{param}", "inout", extents.get(param, 0))
     emit_tiled(b, names, product, tiling)
     return target.timing(b.build()).duration_fs
 
