@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from attrs import define, field
+from attrs import define, evolve, field
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dsf import hdl
-from dsf.hdl import Chip
+from dsf.hdl import Chip, FrozenDict
 from dsf.isa.program import Affine, Instruction, Loop, Nest, Operand, Phase, Program, Term
 from dsf.kernels.kernel import Kernel
 from dsf.ledger import Ledger
@@ -160,7 +160,7 @@ def test_an_engines_share_is_of_all_its_cores_time(accounts: Accounts) -> None:
 @given(st.lists(st.tuples(st.integers(0, 50_000), st.booleans()), min_size=1, max_size=20), st.booleans())
 def test_no_engine_is_busier_than_its_cores_have_time(kernels: list[tuple[int, bool]], reset: bool) -> None:
     """On a clock of 1.7 GHz, whose period is no whole number of femtoseconds, engines that never pause."""
-    chip = hdl.load("acme-x1")
+    chip = evolve(hdl.load("acme-x1"), clocks=FrozenDict({"core": 1_700_000_000}))
     accounts = Accounts(chip)
     if reset:
         accounts.launch(lasting(1000))

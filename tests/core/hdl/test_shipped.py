@@ -211,6 +211,7 @@ def test_a_variant_differs_in_what_it_sets_and_in_nothing_else(b2: hdl.Chip) -> 
     assert (b4.main_memory.nbytes, b4.main_memory.bandwidth) == (32 * 2**30, 800_000_000_000)
     assert (b4.cores["AIC"].count, b4.clocks["core"], b4.title) == (20, 1_500_000_000, "Huawei Ascend 910B4")
     assert (b4.numerics, b4.paths, b4.sync) == (b2.numerics, b2.paths, b2.sync)
+    assert b4.variants == {}
     assert set(b4.kubernetes.templates) == {"vir05_1c_8g", "vir10_3c_16g"} if b4.kubernetes else False
     assert (b2.main_memory.nbytes, set(b2.variants)) == (
         64 * 2**30,

@@ -8,8 +8,9 @@ from torch.nn import functional as F
 
 from dsf.intent import Intent, Pattern, key, parse
 from dsf.intent.expression import text
+from dsf.intent.graph import Graph
 from dsf.intent.operators import build
-from dsf.intent.parse import MAX_INPUTS
+from dsf.intent.parse import MAX_INPUTS, MAX_NODES
 from dsf.intent.patterns import Match
 
 f32, f16 = torch.float32, torch.float16
@@ -73,6 +74,12 @@ def test_a_number_made_by_fill_moves_into_the_expression(record):
 
 def test_a_filled_number_is_rounded_to_its_dtype_first(record):
     recording = record(lambda a: a + torch.full((), 0.1, dtype=f16).to(f32), x(3))
+    assert text(recording.only("elementwise").attr("expr")) == "add(x0, 0.0999755859375)"
+    recording.assert_same()
+
+
+def test_a_filled_tensor_is_added_as_its_buffer_would_hold_it(record):
+    recording = record(lambda a: a + torch.full((3,), 0.1, dtype=f16), x(3, dtype=f16))
     assert text(recording.only("elementwise").attr("expr")) == "add(x0, 0.0999755859375)"
     recording.assert_same()
 
@@ -154,6 +161,39 @@ def test_expressions_stay_small_enough_for_a_kernel(record):
     assert max(len(i.inputs) for i in recording.parsed()) == MAX_INPUTS
     assert len(recording.kinds()) == 3
     recording.assert_same()
+
+
+def test_long_chains_are_cut(record):
+    def deep(a):
+        for _ in range(40):
+            a = a.tanh()
+        return a
+
+    recording = record(deep, x(3))
+    assert [len(i.ops) for i in recording.parsed()] == [MAX_NODES - 1, 40 - (MAX_NODES - 1)]
+    recording.assert_same()
+
+
+def test_looking_at_a_shape_is_not_reading(record):
+    def shape_of(a):
+        b = a.exp()
+        return torch.zeros_like(b), b + 1
+
+    recording = record(shape_of, x(3))
+    assert recording.kinds() == ["fill", "elementwise"]
+    recording.assert_same()
+
+
+def test_a_buffer_written_twice_is_not_hidden(record):
+    def twice(a):
+        b = a.exp()
+        b.mul_(2)
+        return b.sum() + 1
+
+    graph = Graph(record(twice, x(3)).tape)
+    (exp, double, total, _) = (node.writes[0].buffer for node in graph.nodes)
+    assert exp == double
+    assert (graph.hidden(exp), graph.hidden(total)) == (False, True)
 
 
 def test_an_earlier_row_takes_operations_from_later_ones(record):

@@ -255,11 +255,13 @@ def test_linears_of_different_inputs_are_no_gated_ffn(record):
         pytest.param(lambda g, u: F.silu(g) * 3.0, id="a number"),
         pytest.param(lambda g, u: torch.sigmoid(g) * g, id="silu in two steps"),
         pytest.param(lambda g, u: torch.tanh(g) * u, id="another function"),
+        pytest.param(lambda g, u: F.silu(g).t() * u, id="a transposed gate"),
+        pytest.param(lambda g, u: u.mul_(F.silu(g)), id="in place"),
     ],
 )
 def test_what_only_looks_gated_is_pointwise(record, near):
-    recording = record(near, x(4, 6), x(4, 6))
-    assert recording.kinds() == ["elementwise"]
+    recording = record(near, x(4, 4), x(4, 4))
+    assert set(recording.kinds()) == {"elementwise"}
     recording.assert_same()
 
 

@@ -59,6 +59,7 @@ class Ledger:
     _engines: Counter[tuple[str, str]] = field(factory=Counter)
     _onchip: dict[str, int] = field(factory=dict)
     _seen: set[int] = field(factory=set)
+    _barriers: int = 0
     _flops: Counter[str] = field(factory=Counter)
 
     @property
@@ -81,6 +82,7 @@ class Ledger:
         self._flops["wanted"] += flops
         self._flops["served"] += flops
         self._flops["executed"] += 2 * time.macs
+        self._barriers += len(time.phases) - 1
         for phase in time.phases:
             for engine, cycles in phase.busy:
                 self._engines[engine, phase.core] += cycles
@@ -143,7 +145,7 @@ class Ledger:
     def reset(self) -> None:
         """Begin to count anew at the present; the clock goes on."""
         self._start_fs = self.now_fs
-        self._busy_fs = self._host_fs = self._copy_fs = 0
+        self._busy_fs = self._host_fs = self._copy_fs = self._barriers = 0
         for account in (self._kernels, self._fallbacks, self._engines, self._onchip, self._seen, self._flops):
             account.clear()
 
@@ -157,7 +159,7 @@ class Ledger:
         rows = []
         for (engine, core), cycles in sorted(self._engines.items()):
             kind = self.chip.cores[core]
-            whole = elapsed * self.chip.clocks[kind.clock] * kind.count // FEMTO
+            whole = -(-elapsed * self.chip.clocks[kind.clock] * kind.count // FEMTO)  # the cycles that have begun
             rows.append(EngineRow(engine, core, cycles / 1e6, cycles / whole if whole else 0.0))
         return rows
 
@@ -179,23 +181,32 @@ class Ledger:
 
     def _origins(self) -> dict[str, str]:
         """The weakest origin among the numbers of the HDL that went into each group."""
+        copies = ["/host/copy_bandwidth", "/host/copy_latency"]
+        fallbacks = ["/host/op_latency", "/host/op_bandwidth", *copies]
+        device = self._device_numbers()
+        emulated = [*device, "/host/launch_latency", "/host/issue_interval", *copies]
+        groups = {
+            "device time": device,
+            "emulated time": [*emulated, *(fallbacks if self._fallbacks else ())],
+            "host time": fallbacks,
+        }
+        found = {name: weakest(self.chip.origin(p).origin for p in pointers) for name, pointers in groups.items()}
+        return {**found, "memory": "derived", "flops": "derived", "host wall time": "measured"}
+
+    def _device_numbers(self) -> list[str]:
+        """Pointers to the numbers that the time of the launched kernels depends on."""
         chip = self.chip
-        host = [f"/host/{name}" for name in ("launch_latency", "issue_interval", "copy_bandwidth", "copy_latency")]
-        fallback = ["/host/op_latency", "/host/op_bandwidth", *host[2:]]
         used = {engine for engine, _ in self._engines}
         cores = {core for _, core in self._engines}
-        device = [f"/clocks/{chip.cores[core].clock}" for core in cores]
-        device += [f"/cores/{core}/count" for core in cores]
-        device += [f"/engines/{e}/rates/{op}" for e in used for op in chip.engines[e].rates]
-        device += [f"/engines/{e}/startup" for e in used if chip.engines[e].startup_cycles]
+        found = [f"/memories/{chip.main_memory.name}/bandwidth", *(["/sync/barrier"] if self._barriers else [])]
+        found += [pointer for core in cores for pointer in (f"/clocks/{chip.cores[core].clock}", f"/cores/{core}/count")]
+        found += [f"/engines/{e}/rates/{op}" for e in used for op in chip.engines[e].rates]
+        found += [f"/engines/{e}/startup" for e in used if chip.engines[e].startup_cycles]
         for (source, target), path in chip.paths.items():
             if path.engine in used:
-                device += [f"/paths/{source}->{target}/width"]
-                device += [f"/paths/{source}->{target}/startup"] * bool(path.startup_cycles)
-        device.append(f"/memories/{chip.main_memory.name}/bandwidth")
-        groups = {"device time": device, "emulated time": [*device, *host], "host time": fallback}
-        found = {name: weakest(chip.origin(p).origin for p in pointers) for name, pointers in groups.items()}
-        return {**found, "memory": "derived", "flops": "derived", "host wall time": "measured"}
+                found.append(f"/paths/{source}->{target}/width")
+                found += [f"/paths/{source}->{target}/startup"] * bool(path.startup_cycles)
+        return found
 
 
 MIB = 1 << 20

@@ -9,7 +9,7 @@ talks to plugins; what it calls gets plain values.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 import torch
@@ -21,7 +21,7 @@ from dsf.intent.ir import Intent
 from dsf.intent.meaning import meaning
 from dsf.intent.parse import parse
 from dsf.intent.tape import Region, Site, Tape, Window
-from dsf.isa.program import Program
+from dsf.isa.program import Param, Program
 from dsf.kernels.choose import Choice, Chooser
 from dsf.kernels.target import Target
 from dsf.ledger import Ledger
@@ -59,21 +59,28 @@ class Plan:
 
 @define(eq=False)
 class Workspace:
-    """Device memory that stays where it is while it is large enough, so that programs bound to it stay valid."""
+    """Device memory that stays where it is while it is large enough, so that programs bound to it stay valid. Between
+    steps it gives way to whoever needs the room."""
 
     session: Session
     address: int = 0
     nbytes: int = 0
+    in_use: bool = False
 
-    def at_least(self, nbytes: int) -> int:
-        """The workspace's address, after it has grown to *nbytes* where it was smaller."""
+    def at_least(self, nbytes: int, site: Site | None) -> int:
+        """The workspace's address, after it has grown to *nbytes* where it was smaller, for who recorded *site*."""
         if nbytes > self.nbytes:
-            if self.nbytes:
-                self.session.free(self.address)
-                self.nbytes = 0
-            self.address = self.session.allocate(nbytes, None)
+            self.give_back()
+            self.address = self.session.allocate(nbytes, site)
             self.nbytes = nbytes
+        self.in_use = True
         return self.address
+
+    def give_back(self) -> None:
+        """Return the memory; the next step takes it again."""
+        if self.nbytes:
+            self.session.free(self.address)
+            self.nbytes = 0
 
 
 @define(eq=False)
@@ -130,6 +137,10 @@ class Session:
     def allocate(self, nbytes: int, site: Site | None) -> int:
         """Take device memory; an OutOfMemory says what was needed, what there is and what would fit."""
         address = self._pool.take(nbytes)
+        for workspace in (self._temporaries, self._scratch):
+            if address is None and not workspace.in_use:
+                workspace.give_back()
+                address = self._pool.take(nbytes)
         if address is None:
             raise self._out_of_memory(nbytes, site)
         return address
@@ -170,8 +181,9 @@ class Session:
 
     def host_op(self, target: str, bytes_in: int, bytes_out: int, site: Site | None) -> None:
         """Price and count an operation that the device ran on the host on its own."""
-        self._no_host_under_strict(target, "it cannot be recorded: its result's shape depends on values", site)
-        self.ledger.fallback(target, bytes_in, bytes_out, "its result's shape depends on values, or it is random", 0)
+        reason = "its result's shape depends on values, or it is random"
+        self._no_host_under_strict(target, reason, site)
+        self.ledger.fallback(target, bytes_in, bytes_out, reason, 0)
 
     def synchronize(self) -> None:
         """Wait until the device is done."""
@@ -185,11 +197,22 @@ class Session:
         """Run a flush. The answer has the address of every live buffer that had none."""
         segments = cut(tape)
         plans = [self._plan(segment) for segment in segments]
+        try:
+            return self._run(tape, segments, plans)
+        finally:
+            self._temporaries.in_use = self._scratch.in_use = False
+
+    def _run(self, tape: Tape, segments: tuple[Segment, ...], plans: list[Plan]) -> dict[int, int]:
         addresses = self._place(tape, segments, plans)
-        for segment, plan in zip(segments, plans, strict=True):
-            for step in plan.steps:
-                self._execute(step, segment, addresses)
-        return {n: addresses[n] for n, buffer in enumerate(tape.buffers) if buffer.live and buffer.address is None}
+        made = {n: addresses[n] for n, buffer in enumerate(tape.buffers) if buffer.live and buffer.address is None}
+        try:
+            for segment, plan in zip(segments, plans, strict=True):
+                for step in plan.steps:
+                    self._execute(step, segment, addresses)
+        except BaseException:  # nobody will ever know these addresses
+            self._free_all(made.values())
+            raise
+        return made
 
     # parse and choose
 
@@ -205,7 +228,7 @@ class Session:
             return Step(intent, Choice(None, None, ()), None, 0)
         choice = self._chooser(intent)
         if choice.kernel is None:
-            self._no_host_under_strict(intent.kind, choice.reason, intent.site)
+            self._no_host_under_strict(_called(intent), choice.reason, intent.site)
         time = self.target.timing(choice.program) if choice.program is not None else None
         return Step(intent, choice, time, flops(intent))
 
@@ -236,21 +259,31 @@ class Session:
                     taken.append(addresses[n])
                 elif n in first:
                     temporaries.append(n)
-            self._place_temporaries(tape, temporaries, first, last, addresses)
+            lives = [Life(tape.buffers[n].nbytes, first[n], last[n]) for n in temporaries]
+            offsets = self._place_temporaries(lives, [sites[n] for n in temporaries])
+            self._place_scratch(segments, plans)
         except errors.OutOfMemory:
-            for address in taken:
-                self.free(address)
+            self._free_all(taken)
             raise
-        return addresses
+        return addresses | dict(zip(temporaries, offsets, strict=True))
 
-    def _place_temporaries(
-        self, tape: Tape, temporaries: list[int], first: dict[int, int], last: dict[int, int], addresses: dict[int, int]
-    ) -> None:
-        lives = [Life(tape.buffers[n].nbytes, first[n], last[n]) for n in temporaries]
+    def _place_temporaries(self, lives: list[Life], sites: list[Site | None]) -> list[int]:
+        """An address for each temporary. If they do not fit, the one that reaches furthest is named."""
         placement = place(lives, self._pool.alignment)
-        base = self._temporaries.at_least(placement.nbytes)
-        for n, offset in zip(temporaries, placement.offsets, strict=True):
-            addresses[n] = base + offset
+        ends = [offset + life.nbytes for offset, life in zip(placement.offsets, lives, strict=True)]
+        base = self._temporaries.at_least(placement.nbytes, sites[ends.index(max(ends))] if ends else None)
+        return [base + offset for offset in placement.offsets]
+
+    def _place_scratch(self, segments: tuple[Segment, ...], plans: list[Plan]) -> None:
+        """Room for the workspaces of the most demanding program."""
+        for segment, plan in zip(segments, plans, strict=True):
+            for step in plan.steps:
+                nbytes = sum(self._pool.rounded(p.nbytes) for p in _workspaces(step))
+                self._scratch.at_least(nbytes, _site(segment, step))
+
+    def _free_all(self, addresses: Iterable[int]) -> None:
+        for address in addresses:
+            self.free(address)
 
     # run
 
@@ -265,15 +298,13 @@ class Session:
             return
         self.ledger.launch(choice.kernel, intent.kind, step.time, step.flops, choice.reason, choice.program)
         if self.fidelity == "isa":
-            self._launch(choice.program, places)
+            self._launch(choice.program, places, _workspaces(step))
         elif self.fidelity == "operator":
             self._compute(intent, partial(choice.kernel.reference, intent), places)
 
-    def _launch(self, program: Program, places: tuple[int, ...]) -> None:
+    def _launch(self, program: Program, places: tuple[int, ...], workspaces: tuple[Param, ...]) -> None:
         """Execute the program, bound once per set of addresses."""
-        assert self._machine is not None
-        workspaces = program.params[len(places) :]
-        base = self._scratch.at_least(sum(self._pool.rounded(p.nbytes) for p in workspaces)) if workspaces else 0
+        base = self._scratch.address
         for param in workspaces:
             places = (*places, base)
             base += self._pool.rounded(param.nbytes)
@@ -302,8 +333,7 @@ class Session:
         intent = step.intent
         into = sum(r.numel * r.dtype.itemsize for r in intent.inputs)
         back = sum(r.numel * r.dtype.itemsize for r in intent.outputs)
-        what = intent.attr("target") if intent.kind == "opaque" else intent.kind
-        self.ledger.fallback(what, into, back, step.choice.reason, step.flops)
+        self.ledger.fallback(_called(intent), into, back, step.choice.reason, step.flops)
         if self._arena is not None:
             self._compute(intent, partial(meaning, intent), places)
 
@@ -350,6 +380,22 @@ def _mib(nbytes: int) -> str:
     return f"{nbytes / 2**20:.1f} MiB"
 
 
+def _called(intent: Intent) -> str:
+    """What a fallback is listed as: torch's operator where the intent is just that, else the intent's kind."""
+    return str(intent.attr("target")) if intent.kind == "opaque" else intent.kind
+
+
+def _site(segment: Segment, step: Step) -> Site | None:
+    """Who recorded *step* this time; the plan's own intents remember who did so first."""
+    return segment.tape.ops[step.intent.ops[-1]].site
+
+
+def _workspaces(step: Step) -> tuple[Param, ...]:
+    """The parameters of a step's program that are neither inputs nor outputs."""
+    count = len(step.intent.inputs) + len(step.intent.outputs)
+    return step.choice.program.params[count:] if step.choice.program is not None else ()
+
+
 def _lives(
     segments: tuple[Segment, ...], plans: list[Plan]
 ) -> tuple[dict[int, int], dict[int, int], dict[int, Site | None]]:
@@ -363,7 +409,7 @@ def _lives(
             for region in (*step.intent.inputs, *step.intent.outputs):
                 number = segment.buffers[region.buffer]
                 if number not in first:
-                    first[number], sites[number] = position, step.intent.site
+                    first[number], sites[number] = position, _site(segment, step)
                 last[number] = position
             position += 1
     return first, last, sites

@@ -100,8 +100,8 @@ class Report:
         return self.host_milliseconds / self.emulated_milliseconds if self.emulated_milliseconds else 0.0
 
     def to_json(self) -> dict[str, Any]:
-        """The report as plain data."""
-        data = asdict(self)
+        """The report as plain data: dicts, lists, numbers and text."""
+        data = asdict(self, value_serializer=lambda _, __, value: list(value) if isinstance(value, tuple) else value)
         data["host_share"] = self.host_share
         data["flops"]["instruction_share"] = self.flops.instruction_share
         return data

@@ -60,7 +60,7 @@ _names: weakref.WeakKeyDictionary[torch.nn.Module, Names] = weakref.WeakKeyDicti
 
 def _enter(module: torch.nn.Module, args: Any) -> None:
     stack = here.stack
-    outer, library = here.top, _is_library_class(type(module))
+    outer, library = here.top, _is_library(type(module).__module__)
     if not stack:
         here.names = _names.get(module) or _name(module)
         site = _user_site(sys._getframe(1), FAR)
@@ -115,22 +115,23 @@ def _library_folders() -> tuple[str, ...]:
 
 
 _folders = _library_folders()
-_is_library: dict[CodeType, bool] = {}
+_in_library: dict[CodeType, bool] = {}
 _sites: dict[tuple[CodeType, int], Site] = {}
 
 
 @cache
-def _is_library_class(kind: type[torch.nn.Module]) -> bool:
-    return kind.__module__.partition(".")[0] in LIBRARIES
+def _is_library(name: str) -> bool:
+    """Whether a Python module of this name is a library's."""
+    return name.partition(".")[0] in LIBRARIES
 
 
 def _user_site(frame: FrameType | None, depth: int) -> Site | None:
     """The innermost frame outside the libraries, at most *depth* frames up."""
     while frame is not None and depth:
         code = frame.f_code
-        library = _is_library.get(code)
+        library = _in_library.get(code)
         if library is None:
-            library = _is_library[code] = code.co_filename.startswith(_folders)
+            library = _in_library[code] = code.co_filename.startswith(_folders)
         if not library:
             key = (code, frame.f_lineno)
             found = _sites.get(key)
@@ -145,7 +146,7 @@ def site() -> Site | None:
     """The user's line that records now: near the operation, else the line that called the outermost module."""
     frame = sys._getframe(2)
     code = frame.f_code
-    if _is_library.get(code) is False:
+    if _in_library.get(code) is False:
         found = _sites.get((code, frame.f_lineno))
         if found is not None:
             return found

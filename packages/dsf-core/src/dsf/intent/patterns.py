@@ -64,7 +64,7 @@ class Match:
         """The two tensors of a commutative operation, in either order. An `add` with a factor is none."""
         a, b = node.args[:2]
         require(isinstance(a, Region) and isinstance(b, Region))
-        require(not node.inplace and node.kwargs.get("alpha", 1) == 1)
+        require(node.kwargs.get("alpha", 1) == 1)
         return self.pick(((a, b), (b, a)))
 
     def through_cast(self, region: Region) -> Region:

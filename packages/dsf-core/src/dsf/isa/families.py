@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from dsf import errors
 from dsf.isa import laws
 from dsf.isa.primitives import ARG_REDUCTIONS, POINTWISE, REDUCTIONS, Primitive
 from dsf.isa.rules import one_dtype, one_shape, product_shapes, reduced_shape
@@ -20,7 +21,7 @@ from dsf.isa.table import Cycles, Isa, Row, Rule, accumulate, read, write
 
 __all__ = [
     "add_copies", "add_indexed", "add_matrix", "add_pointwise", "add_reductions", "add_scans",
-    "add_vector_moves",
+    "add_vector_moves", "in_range",
 ]  # fmt: skip
 
 OPERANDS = ("a", "b", "c")
@@ -226,17 +227,31 @@ def _ramp(shape: tuple[int, ...], dtype: torch.dtype, step: float) -> torch.Tens
 
 
 def _gather(dst: torch.Tensor, table: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
-    return table[index.reshape(-1).long()].view(dst.shape)
+    return table[in_range(index, table.shape[0])].view(dst.shape)
+
+
+def in_range(index: torch.Tensor, rows: int) -> torch.Tensor:
+    """The numbers of *index*, flat; a MachineError for the first that is no row of a table of *rows*."""
+    flat = index.reshape(-1).long()
+    strays = ((flat < 0) | (flat >= rows)).nonzero()
+    if strays.numel():
+        at = int(strays[0])
+        raise errors.MachineError(
+            "DSF-X030",
+            f"index {flat[at].item()} (number {at} of {flat.numel()}) is outside a table of {rows} rows; "
+            f"expected 0 to {rows - 1}",
+        )
+    return flat
 
 
 def _scatter(table: torch.Tensor, src: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
     result = table.clone()
-    result[index.reshape(-1).long()] = src.view(-1, *table.shape[1:])
+    result[in_range(index, table.shape[0])] = src.view(-1, *table.shape[1:])
     return result
 
 
 def _scatter_fast(table: torch.Tensor, src: torch.Tensor, index: torch.Tensor) -> None:
-    table[index.reshape(-1).long()] = src.view(-1, *table.shape[1:])
+    table[in_range(index, table.shape[0])] = src.view(-1, *table.shape[1:])
 
 
 def _mac(c: torch.Tensor, a: torch.Tensor, b: torch.Tensor, accumulate: int) -> torch.Tensor:

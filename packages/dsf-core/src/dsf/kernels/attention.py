@@ -17,7 +17,7 @@ from dsf.intent.ir import Intent
 from dsf.intent.tape import Window
 from dsf.isa import Builder, Program
 from dsf.isa.program import contiguous, dtype_name
-from dsf.kernels.contraction import Batch, EmitProduct, Product, Side
+from dsf.kernels.contraction import Batch, EmitProduct, Product, Side, rows_copied_together
 from dsf.kernels.kernel import Limit, Rounding
 from dsf.kernels.rowwise import masked_softmax
 from dsf.kernels.target import Target
@@ -128,7 +128,7 @@ def reference(
     if intent.attr("causal"):
         keep = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
         scores = scores.masked_fill(~keep, -torch.inf)
-    weights = torch.softmax(scores, -1).to(q.dtype)
+    weights = torch.softmax(scores, -1).masked_fill((scores == -torch.inf).all(-1, keepdim=True), 0).to(q.dtype)
     return ((weights.float() @ v).to(intent.outputs[0].dtype),)
 
 
@@ -156,9 +156,15 @@ def _filled(chip: Chip, intent: Intent) -> bool:
     return all(r.numel for r in (*intent.inputs, *intent.outputs))
 
 
+def _together(chip: Chip, intent: Intent) -> bool:
+    q, k, v = (r.window for r in intent.inputs[:3])
+    return rows_copied_together(chip, *products(Heads.of(intent), q, k, v, intent.outputs[0].window, 3, 4, 5))
+
+
 LIMITS = (
     Limit("q, k, v and y are fp16, bf16 or fp32, all of one format", _formats),
     Limit("heads lie densely along the head dimension", _dense),
     Limit("no dimension is empty", _filled),
+    Limit("rows lie no further apart than a copy can skip", _together),
 )
 ROUNDING = Rounding(2, 64, "exp and sums in fp32 in another order, weights and result rounded once each")

@@ -16,6 +16,7 @@ from dsf.isa import Program
 from dsf.isa.program import dtype_name
 from dsf.kernels.kernel import Kernel
 from dsf.kernels.target import Target
+from dsf.machine.ordering import check
 
 __all__ = ["Choice", "Chooser"]
 
@@ -79,6 +80,7 @@ class Chooser:
             except errors.KernelError as error:
                 refused.append((kernel.name, error.sentence))
                 continue
+            check(program, self.target.isa)
             return Choice(kernel, program, tuple(refused))
         return Choice(None, None, tuple(refused))
 

@@ -7,8 +7,10 @@ engine for what only that can do. Every node is rounded where the expression say
 
 from __future__ import annotations
 
-from math import pi, sqrt
+from math import isnan, pi, sqrt
 from typing import Any
+
+import torch
 
 from dsf import errors
 from dsf.intent.expression import Expr
@@ -57,9 +59,11 @@ def compile_fill(target: Target, intent: Intent) -> Program:
 def compile_iota(target: Target, intent: Intent) -> Program:
     """The program of start + i * step along one dimension."""
     start, step, dtype = intent.attr("start"), intent.attr("step"), dtype_name(intent.outputs[0].dtype)
-    if not isinstance(start, int) or not isinstance(step, int):
+    if start != int(start) or step != int(step):
         raise errors.KernelError("DSF-K007", f"iota from {start} by {step}: only whole numbers are stepped on chip")
-    working = dtype if target.serves("iota", dtype) else "int64"
+    start, step = int(start), int(step)
+    ends = start, start + step * intent.outputs[0].numel
+    working = "int64" if dtype == "int64" or max(map(abs, ends)) >= 1 << 31 else "int32"
 
     def compute(lane: Lane, tiles: tuple[Tile, ...]) -> tuple[Tile, ...]:
         first = lane.column * step + start
@@ -89,12 +93,15 @@ class Compiler:
         dtype = dtype_name(expr[1])
         if name == "const":
             return self.lane.constant(expr[2], dtype)
+        if name in _UNROUNDED and expr[2][0] != "const" and _is_rounded(expr[3]):
+            left, number = self.lane.cast(self.value(expr[2]), "float32"), self.lane.constant(expr[3][2], "float32")
+            return self.apply(name, dtype, left, number)
         operands = [self.value(e) for e in expr[2:]]
         if name == "cast":
-            return self._cast(operands[0], dtype)
+            return self.cast(operands[0], dtype)
         return self.apply(name, dtype, *operands)
 
-    def _cast(self, tile: Tile, dtype: str) -> Tile:
+    def cast(self, tile: Tile, dtype: str) -> Tile:
         """A number to a truth value is a comparison with zero; everything else is a cast."""
         if dtype == "bool" and tile.dtype != "bool":
             return self.apply("ne", "bool", tile, self.lane.constant(0, tile.dtype))
@@ -104,9 +111,8 @@ class Compiler:
         """*name* on *operands*, rounded once to *dtype*."""
         working = self.working(name, operands[-1].dtype)
         if working != operands[-1].dtype:
-            operands = tuple(
-                t if t.dtype == "bool" and name == "where" else self.lane.cast(t, working) for t in operands
-            )
+            chooses = name == "where"
+            operands = (*operands[:chooses], *(self.lane.cast(t, working) for t in operands[chooses:]))
         composite = _COMPOSITES.get(name)
         if composite is not None:
             return self.lane.cast(composite(self, working, *operands), dtype)
@@ -117,7 +123,8 @@ class Compiler:
 
     def working(self, name: str, dtype: str) -> str:
         """The format in which this chip computes *name* on operands of *dtype*: its own where the vector engine has the
-        instruction, else what the HDL casts it to, else its own on the scalar engine, else float32."""
+        instruction, else what the HDL casts it to where that changes no result, else its own on the scalar engine, else
+        float32."""
         how = self.target.chip.numerics.rule(dtype).vector
         if name in _COMPOSITES:
             return "float32"
@@ -125,8 +132,10 @@ class Compiler:
             raise errors.KernelError("DSF-K004", f"{name} on {dtype}: the HDL computes {dtype} on no engine ({how})")
         if self.target.serves(name, dtype, "vector"):
             return dtype
-        if how.startswith("cast:") and name not in _BITWISE:
-            return how.removeprefix("cast:")
+        wider = how.removeprefix("cast:")
+        exact = dtype in FLOATS or name in _EXACT_IN_HALF
+        if wider != how and exact and self.target.serves(name, wider, "vector"):
+            return wider
         if self.target.serves(name, dtype):
             return dtype
         if dtype in FLOATS and self.target.serves(name, "float32"):
@@ -134,7 +143,18 @@ class Compiler:
         raise errors.KernelError("DSF-K001", f"{self.target.isa.name}: no instruction serves '{name}' on {dtype}")
 
 
-_BITWISE = ("and", "or", "xor", "not")
+_EXACT_IN_HALF = frozenset(("add", "sub", "max", "min", "neg", "abs", "sign", "eq", "ne", "lt", "le", "gt", "ge", "where"))
+"""What float16 does to 8-bit whole numbers without a rounding: its 11 bits hold their sums, not their products."""
+
+_UNROUNDED = ("mul", "div", "floor_div", "trunc_div")
+"""These compute with a Python number as it is, in float32, where the others of torch round it to 16 bits first."""
+
+
+def _is_rounded(expr: Expr) -> bool:
+    """Whether *expr* is a number that its own 16-bit format does not hold."""
+    if expr[0] != "const" or expr[1] not in (torch.float16, torch.bfloat16):
+        return False
+    return not isnan(expr[2]) and torch.tensor(expr[2], dtype=expr[1]).item() != expr[2]
 
 
 def _silu(c: Compiler, dtype: str, x: Tile) -> Tile:

@@ -18,7 +18,7 @@ from dsf.isa import Builder, Program
 from dsf.isa.program import dtype_name, torch_dtype
 from dsf.kernels.kernel import Limit, Rounding
 from dsf.kernels.target import Target
-from dsf.kernels.vector import reach
+from dsf.kernels.vector import reach, row_gap
 
 __all__ = [
     "LIMITS", "ROUNDING", "Batch", "EmitProduct", "Product", "Side", "batch_reference", "emit_batch", "emit_linear",
@@ -71,7 +71,7 @@ class Product:
             last += sum((batch.count - 1) * step for batch, step in zip(self.batch, steps[name], strict=True))
             found[side.param] = (last + 1) * torch_dtype(side.dtype).itemsize
         if self.bias is not None:
-            found[self.bias.param] = self.n * torch_dtype(self.bias.dtype).itemsize
+            found[self.bias.param] = ((self.n - 1) * self.bias.column + 1) * torch_dtype(self.bias.dtype).itemsize
         return found
 
 
@@ -112,7 +112,7 @@ def linear_product(intent: Intent) -> Product:
     *outer, (m, x_row, y_row) = lead or [(1, 0, 0)]
     n, k = y.shape[-1], x.shape[-1]
     w_k, w_n = (w.stride[1], w.stride[0]) if intent.attr("transposed") else w.stride
-    bias = Side(2, 0, 1, dtype_name(intent.inputs[2].dtype)) if intent.attr("has_bias") else None
+    bias = Side(2, 0, intent.inputs[2].stride[0], dtype_name(intent.inputs[2].dtype)) if intent.attr("has_bias") else None
     return Product(
         m, n, k, Side(0, x_row, x.stride[-1], dtype_name(x.dtype)), Side(1, w_k, w_n, dtype_name(w.dtype)),
         Side(len(intent.inputs), y_row, y.stride[-1], dtype_name(y.dtype)),
@@ -177,9 +177,24 @@ def _filled(chip: Chip, intent: Intent) -> bool:
     return all(r.numel for r in (*intent.inputs, *intent.outputs))
 
 
+def _products(intent: Intent) -> tuple[Product, ...]:
+    return (linear_product(intent) if intent.kind == "linear" else batch_product(intent),)
+
+
+def rows_copied_together(chip: Chip, *products: Product) -> bool:
+    """Whether a copy may step from row to row (or column to column) of every operand."""
+    sides = [s for p in products for s in (p.a, p.b, p.out)]
+    return all(max(s.row, s.column) * torch_dtype(s.dtype).itemsize <= row_gap(chip) for s in sides)
+
+
+def _together(chip: Chip, intent: Intent) -> bool:
+    return rows_copied_together(chip, *_products(intent))
+
+
 LIMITS = (
     Limit("operands are fp16, bf16 or fp32, both of one format", _formats, "aclnnMatmul, supported dtypes"),
     Limit("each matrix lies densely along rows or columns", _dense, "DataCopy ND2NZ reads rows of a dense matrix"),
     Limit("no dimension is empty", _filled),
+    Limit("rows lie no further apart than a copy can skip", _together, "DataCopy: a gap of 65535 blocks of 32 bytes"),
 )
 ROUNDING = Rounding(1, 32, "sums in fp32 in another order, rounded once")

@@ -6,18 +6,18 @@ beside it: whole-tensor torch with casts at the generator's own rounding points.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 from math import inf, prod
 
 import torch
-from attrs import evolve
+from attrs import evolve, frozen
 
 from dsf import errors
 from dsf.hdl import Chip
 from dsf.intent.ir import Intent
 from dsf.intent.tape import Window
 from dsf.isa import Affine, Builder, Program, Scratch
-from dsf.isa.program import affine, dtype_name
+from dsf.isa.program import affine, contiguous, dtype_name, torch_dtype
 from dsf.kernels.compile import Compiler, streams_of
 from dsf.kernels.kernel import Limit
 from dsf.kernels.target import Target
@@ -107,7 +107,8 @@ def masked_softmax(
     target: Target, lane: Lane, scores: Tile, scale: float, mask: Tile | None, causal: bool, dtype: str
 ) -> Tile:
     """One tile of attention weights from raw float32 *scores*, worked in place: scaled, masked, exponentiated, divided
-    by their sum, rounded to *dtype*. *causal*: row i of the tile is query row lane.row + i."""
+    by their sum, rounded to *dtype*. *causal*: row i of the tile is query row lane.row + i. A row that the mask hides
+    whole has weights 0, as in torch's scaled_dot_product_attention; any other row's powers add up to 1 at least."""
     lane.op("mul", scores, scores, lane.constant(scale, "float32"))
     if mask is not None and mask.dtype == "bool":
         lane.op("where", scores, mask, scores, lane.constant(-inf, "float32"))
@@ -118,9 +119,15 @@ def masked_softmax(
         row = lane.op("iota", lane.tile(scores.rows, 1, "int32"), start=lane.row, step=1)
         later = lane.new("gt", scores.rows, scores.columns, "bool", column, row)
         lane.op("where", scores, later, lane.constant(-inf, "float32"), scores)
-    lane.op("sub", scores, scores, row_reduce(lane, "max", scores))
+    highest = row_reduce(lane, "max", scores)
+    if mask is not None:
+        lane.op("max", highest, highest, lane.constant(torch.finfo(torch.float32).min, "float32"))
+    lane.op("sub", scores, scores, highest)
     lane.op("exp", scores, scores)
-    lane.op("div", scores, scores, row_reduce(lane, "sum", scores))
+    total = row_reduce(lane, "sum", scores)
+    if mask is not None:
+        lane.op("max", total, total, lane.constant(1.0, "float32"))
+    lane.op("div", scores, scores, total)
     return lane.cast(scores, dtype)
 
 
@@ -204,30 +211,106 @@ def concat(target: Target, intent: Intent, name: str = "concat") -> Program:
 
 
 def reduce(target: Target, intent: Intent, name: str = "reduce") -> Program:
-    """sum, mean, prod, max, min, any or all over some dimensions, each row whole on chip."""
+    """sum, mean, prod, max, min, any or all over some dimensions. A row that lies evenly and fits is reduced at once;
+    else its innermost part first, in pieces, whose results in a workspace are then one row less long."""
     op, dims = intent.attr("op"), intent.attr("dims")
     x, y = intent.inputs[0].window, intent.outputs[0].window
-    count = prod(x.shape[d] for d in dims)
-    source = joined(moved_last(x, dims), len(dims))
-    result = evolve(y, shape=(*source.shape[:-1], 1), stride=(*kept_strides(y, dims, intent.attr("keepdim")), 1))
-    dtype = dtype_name(y.dtype)
-    working = "float32" if op in ("sum", "mean", "prod") and y.dtype.is_floating_point else dtype
+    kept = [d for d in range(len(x.shape)) if d not in dims]
+    reduction = _Reduction(target, op, tuple(x.shape[d] for d in kept), y.dtype, prod(x.shape[d] for d in dims))
+    b = target.builder(name)
+    b.param("x", "in", reach(x))
+    b.param("y", "out", reach(y))
+    source = _Rows(0, x.dtype, tuple(x.stride[d] for d in kept), walked(x, dims))
+    while len(source.walk) > 1 or source.walk[0][0] > reduction.longest:
+        source = reduction.shortened(b, source)
+    out = evolve(y, shape=(*reduction.kept, 1), stride=(*kept_strides(y, dims, intent.attr("keepdim")), 1))
+    with b.phase(target.core_of(target.row("load"))):
+        reduction.emit(b, source.stream(reduction.kept), Stream(1, "out", out), last=True)
+    return b.build()
 
-    def compute(lane: Lane, tiles: tuple[Tile, ...]) -> tuple[Tile, ...]:
-        c = Compiler(target, lane, tiles)
-        if op in ("any", "all"):
-            truth = (
-                c.apply("ne", "bool", tiles[0], lane.constant(0, tiles[0].dtype))
-                if tiles[0].dtype != "bool"
-                else tiles[0]
-            )
-            return (lane.cast(row_reduce(lane, op, truth), dtype),)
-        total = row_reduce(lane, "sum" if op == "mean" else op, lane.cast(tiles[0], working))
-        if op == "mean":
-            total = c.apply("mul", working, total, lane.constant(1 / count, working))
-        return (lane.cast(total, dtype),)
 
-    return vector_program(target, name, [Stream(0, "in", source), Stream(1, "out", result)], compute, whole_rows=True)
+def walked(window: Window, dims: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
+    """*dims* as (size, stride) from the widest step to the closest, joined where they are walked as one."""
+    walk = sorted(((window.shape[d], window.stride[d]) for d in dims if window.shape[d] != 1), key=lambda dim: -dim[1])
+    result: list[tuple[int, int]] = []
+    for n, stride in walk:
+        if result and result[-1][1] == stride * n:
+            result[-1] = result[-1][0] * n, stride
+        else:
+            result.append((n, stride))
+    return tuple(result) or ((1, 1),)
+
+
+@frozen
+class _Rows:
+    """What is left to reduce: a parameter, its format, the strides of the kept dimensions, the walk along a row."""
+
+    param: int
+    dtype: torch.dtype
+    stride: tuple[int, ...]
+    walk: tuple[tuple[int, int], ...]
+
+    def stream(self, kept: tuple[int, ...]) -> Stream:
+        """Whole rows, of a walk that is one step."""
+        ((n, step),) = self.walk
+        return Stream(self.param, "in", Window((*kept, n), (*self.stride, step), 0, self.dtype))
+
+
+@frozen
+class _Reduction:
+    """One reduction: its *op*, the sizes it keeps, the result's format, and how many numbers a mean divides by."""
+
+    target: Target
+    op: str
+    kept: tuple[int, ...]
+    dtype: torch.dtype
+    count: int
+
+    @property
+    def longest(self) -> int:
+        """Elements of a row that is reduced at once."""
+        limit = self.target.chip.limits.get("vector_row_elements", LONGEST_ROW)
+        assert isinstance(limit, int), "the schema makes it a number"
+        return limit
+
+    @property
+    def working(self) -> str:
+        """The format that numbers are combined in."""
+        summed = self.op in ("sum", "mean", "prod") and self.dtype.is_floating_point
+        return "bool" if self.op in ("any", "all") else "float32" if summed else dtype_name(self.dtype)
+
+    def shortened(self, b: Builder, source: _Rows) -> _Rows:
+        """A phase that reduces the closest part of each walk, in pieces, into a workspace."""
+        *outer, (n, step) = source.walk
+        size = min(n, self.longest)
+        pieces, rest = n // size, n % size
+        lead = (*self.kept, *(count for count, _ in outer))
+        strides = (*source.stride, *(stride for _, stride in outer))
+        parts = pieces + (rest > 0)
+        shape, dtype = (*lead, parts), torch_dtype(self.working)
+        place = b.param("partial", "workspace", prod(shape) * dtype.itemsize)
+        out = contiguous(shape)
+        with b.phase(self.target.core_of(self.target.row("load"))):
+            for first, count, length in ((0, pieces, size), (pieces, 1, rest)):
+                window = Window((*lead, count, length), (*strides, size * step, step), 0, source.dtype)
+                result = Window((*lead, count, 1), (*out, 1), 0, dtype)
+                self.emit(b, Stream(source.param, "in", window, first * size * step), Stream(place, "out", result, first))
+        return _Rows(place, dtype, out[: len(self.kept)], ((prod(shape[len(self.kept) :]), 1),))
+
+    def emit(self, b: Builder, source: Stream, result: Stream, last: bool = False) -> None:
+        """Reduce whole rows of *source*; only the *last* phase divides a mean and rounds to the result's format."""
+        if source.window.shape[-1]:
+            vector_nests(b, self.target, [source, result], partial(self._compute, last), whole_rows=True)
+
+    def _compute(self, last: bool, lane: Lane, tiles: tuple[Tile, ...]) -> tuple[Tile, ...]:
+        c = Compiler(self.target, lane, tiles)
+        total = row_reduce(lane, "sum" if self.op == "mean" else self.op, c.cast(tiles[0], self.working))
+        if last and self.op == "mean":
+            total = c.apply("mul", self.working, total, lane.constant(1 / self.count, self.working))
+        return (c.cast(total, dtype_name(self.dtype) if last else self.working),)
+
+
+LONGEST_ROW = 16384  # elements, where the HDL limits nothing: with its casts it fits every vector memory
 
 
 def cumsum(target: Target, intent: Intent, name: str = "cumsum") -> Program:
@@ -244,11 +327,29 @@ def cumsum(target: Target, intent: Intent, name: str = "cumsum") -> Program:
 
 
 def row_reduce(lane: Lane, op: str, tile: Tile) -> Tile:
-    """*op* over each row of *tile*: a column, in a format that the chip's reducer takes."""
-    dtype = tile.dtype
-    if not lane.target.serves(f"reduce.{op}", dtype):
-        tile = lane.cast(tile, "float32")
-    return lane.cast(lane.new(f"reduce.{op}", tile.rows, 1, tile.dtype, tile), dtype)
+    """*op* over each row of *tile*: a column, in a format that the chip's reducer takes; long rows piece by piece."""
+    working = reducing_format(lane.target, op, tile.dtype)
+    source, total = lane.cast(tile, working), None
+    for start, columns in lane.pieces(tile.columns):
+        found = lane.new(f"reduce.{op}", tile.rows, 1, working, source.part(start, columns))
+        total = found if total is None else lane.new(COMBINING[op], tile.rows, 1, working, total, found)
+    assert total is not None, "a row has elements"
+    return lane.cast(total, tile.dtype)
+
+
+COMBINING = {"sum": "add", "prod": "mul", "max": "max", "min": "min", "any": "or", "all": "and"}
+
+
+def reducing_format(target: Target, op: str, dtype: str) -> str:
+    """The format in which this chip reduces: its own on the vector engine, else what the HDL casts it to where that
+    changes no result, else its own on the scalar engine, else float32."""
+    if target.serves(f"reduce.{op}", dtype, "vector"):
+        return dtype
+    wider = target.chip.numerics.rule(dtype).vector.removeprefix("cast:")
+    exact = op in ("max", "min", "argmax", "argmin") or torch_dtype(dtype).is_floating_point
+    if wider != dtype and exact and target.serves(f"reduce.{op}", wider, "vector"):
+        return wider
+    return dtype if target.serves(f"reduce.{op}", dtype) else "float32"
 
 
 def arg_reduce(target: Target, intent: Intent, name: str = "arg_reduce") -> Program:
@@ -291,7 +392,7 @@ class _Scan:
         self.target, self.b, self.source, self.op = target, b, source, op
         self.dtype = dtype_name(source.dtype)
         self.lane = Lane(target, b, Scratch(target.chip, scratch_of(target)), load.engine, store.engine)
-        self.working = self.dtype if target.serves(f"reduce.{op}", self.dtype) else "float32"
+        self.working = reducing_format(target, op, self.dtype)
 
     def run(self, base: Affine) -> tuple[Tile, Tile]:
         """Scan the row that starts *base* bytes from the parameter; the best value and its index."""

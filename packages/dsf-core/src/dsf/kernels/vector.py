@@ -9,17 +9,18 @@ before; further dimensions are blocks.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from math import prod
+from math import inf, prod
 
 from attrs import define, evolve, frozen
 
 from dsf import errors
+from dsf.hdl import Chip
 from dsf.intent.tape import Window
 from dsf.isa import Affine, Builder, Operand, Program, Scratch
 from dsf.isa.program import affine, dtype_name, torch_dtype
 from dsf.kernels.target import Target
 
-__all__ = ["Lane", "Stream", "Tile", "declare", "reach", "vector_nests", "vector_phase", "vector_program"]
+__all__ = ["Lane", "Stream", "Tile", "declare", "reach", "row_gap", "vector_nests", "vector_phase", "vector_program"]
 
 PAD = 32  # elements: rows of a tile start on whole bursts of every number format
 LOADED, SWITCH, LAP = 0, 2, 3  # event ids; a loaded or stored slot has its own: 0 or 1
@@ -58,6 +59,12 @@ class Tile:
         return builder.on(
             space, self.offset, (rows, columns), self.dtype, (row_stride, 0 if self.columns == 1 < columns else 1)
         )
+
+    def part(self, start: int, columns: int) -> Tile:
+        """Columns *start* to *start* + *columns*; a tile of one column stands for any."""
+        if self.columns == 1:
+            return self
+        return evolve(self, offset=self.offset + start * torch_dtype(self.dtype).itemsize, columns=columns)
 
 
 @define(eq=False)
@@ -102,13 +109,25 @@ class Lane:
         working = sources[-1].dtype if sources else dst.dtype
         row = self.target.row(primitive, None if primitive == "cast" else working)
         self._enter(row.engine)
-        reduces = primitive.startswith("reduce.")
-        rows, columns = dst.rows, dst.columns
-        operands = [dst.operand(self.builder, self.space, rows, columns)]
-        for tile in sources:
-            operands.append(tile.operand(self.builder, self.space, rows, tile.columns if reduces else columns))
-        self.builder(row.name, *operands, **scalars)
+        if primitive.startswith(("reduce.", "scan.")):
+            self._emit(row.name, sources[-1].columns, dst, sources, scalars)
+            return dst
+        for start, columns in self.pieces(dst.columns):
+            shifted = {k: v + scalars["step"] * start if k == "start" and start else v for k, v in scalars.items()}
+            self._emit(row.name, columns, dst.part(start, columns), [t.part(start, columns) for t in sources], shifted)
         return dst
+
+    def pieces(self, columns: int) -> Iterator[tuple[int, int]]:
+        """(start, columns) of what one vector instruction takes of a row, one after the other."""
+        limit = _row_limit(self.target, max(columns, 1))
+        return ((start, min(limit, columns - start)) for start in range(0, columns, limit))
+
+    def _emit(
+        self, name: str, columns: int, dst: Tile, sources: Sequence[Tile], scalars: dict[str, float | int | Affine]
+    ) -> None:
+        """One instruction on *columns* of its sources, and on as many of *dst* unless it has one only."""
+        own = dst.operand(self.builder, self.space, dst.rows, dst.columns)
+        self.builder(name, own, *(t.operand(self.builder, self.space, dst.rows, columns) for t in sources), **scalars)
 
     def new(
         self, primitive: str, rows: int, columns: int, dtype: str, *sources: Tile, **scalars: float | int | Affine
@@ -226,10 +245,10 @@ def vector_nests(
         return
     budget, double = _first_budget(target, streams), True
     while True:
-        rows, columns = _tile_shape(target, space, budget, whole_rows)
+        rows, columns = _tile_shape(target, space, budget, whole_rows, streams)
         try:
             with b.undone_on_error():
-                _Tiler(target, b, tuple(streams), compute, space, rows, columns, double).emit()
+                _Tiler(target, b, tuple(streams), compute, space, rows, columns, double, whole_rows).emit()
             return
         except errors.KernelError as error:
             least = rows == 1 if whole_rows else rows * columns <= PAD
@@ -250,24 +269,39 @@ def scratch_of(target: Target) -> str:
     return target.row("load").operands[0][1].spaces[0]
 
 
-def _tile_shape(target: Target, space: Space, budget: int, whole_rows: bool) -> tuple[int, int]:
-    """Rows and columns of a tile: within the budget, and no larger than what gives every core some work."""
+def _tile_shape(
+    target: Target, space: Space, budget: int, whole_rows: bool, streams: Sequence[Stream]
+) -> tuple[int, int]:
+    """Rows and columns of a tile: within the budget, no larger than what gives every core some work, and one where a
+    copy cannot skip from row to row (or from column to column)."""
     cores = target.chip.cores[target.core_of(target.row("load"))].count
     n_rows, n_columns = space.rows[0], max(n for n, _ in space.columns)
     total = n_rows * n_columns * prod(n for n, _ in space.outer)
     fair = max(PAD * PAD, -(-total // cores))
-    limit = _row_limit(target, n_columns)
-    if whole_rows and n_columns > limit:
-        raise errors.KernelError(
-            "DSF-K009", f"a row of {n_columns} elements; one vector instruction takes {limit} at most"
-        )
+    if not _skips(target, space.rows[1], streams):
+        n_rows = 1
+    apart = not _skips(target, tuple(step for _, step in space.columns), streams)
+    if whole_rows and apart and n_columns > 1:
+        raise errors.KernelError("DSF-K006", f"the elements of a row lie further apart than {target.chip.name} copies them")
     if whole_rows:
         return max(1, min(n_rows, min(budget, fair) // n_columns)), n_columns
     budget = min(budget, fair)
-    columns = min(n_columns, budget, limit)
+    columns = 1 if apart else min(n_columns, budget, _row_limit(target, n_columns))
     if columns < n_columns and columns > PAD:
         columns = columns // PAD * PAD
     return max(1, min(n_rows, budget // columns)), columns
+
+
+def _skips(target: Target, steps: Sequence[int], streams: Sequence[Stream]) -> bool:
+    """Whether a copy of each stream may go from one element to the next with these steps."""
+    largest = row_gap(target.chip)
+    return all(step * s.window.dtype.itemsize <= largest for step, s in zip(steps, streams, strict=True))
+
+
+def row_gap(chip: Chip) -> float:
+    """Bytes from one row to the next that a copy may go at most."""
+    blocks, size = (chip.limits.get(name) for name in ("copy_gap_blocks", "vector_block_bytes"))
+    return blocks * size if isinstance(blocks, int) and isinstance(size, int) else inf
 
 
 def _row_limit(target: Target, otherwise: int) -> int:
@@ -287,6 +321,7 @@ class _Tiler:
     rows: int
     columns: int
     double: bool
+    whole_rows: bool
 
     @property
     def width(self) -> int:
@@ -346,6 +381,9 @@ class _Tiler:
             for k, s in enumerate(self.streams) if s.role == "in"
         )  # fmt: skip
         lane.entry = event
+        if self.whole_rows:
+            places = [k for k, s in enumerate(self.streams) if s.role == "in"]
+            inputs = tuple(self._spread(lane, k, tile) for k, tile in zip(places, inputs, strict=True))
         results = self.compute(lane, inputs)
         outs = [self._window(k, at, rows, columns) for k, s in enumerate(self.streams) if s.role == "out"]
         stored = [_settled(lane, tile, window) for tile, window in zip(results, outs, strict=True)]
@@ -358,6 +396,11 @@ class _Tiler:
         tile = lane.tile(*window.shape, window.dtype)
         lane.builder(self.target.row("load").name, tile.operand(lane.builder, lane.space, *window.shape), window)
         return tile
+
+    def _spread(self, lane: Lane, k: int, tile: Tile) -> Tile:
+        """Stream *k*'s tile with all its columns, where main memory has one for all of them: a row is to be reduced."""
+        own = self.space.columns[k][0]
+        return tile if tile.columns == own else lane.new("cast", tile.rows, own, tile.dtype, tile)
 
     def _window(self, k: int, at: _Place, rows: _Class, columns: _Class) -> Operand:
         """Stream *k*'s part of the tile, in main memory; a broadcast dimension has size 1."""

@@ -161,7 +161,7 @@ class _Block:
         b, bias, names = self.b, self.product.bias, self.names
         if bias is None:
             return 0
-        source = b.gm(bias.param, self.column * torch_dtype(bias.dtype).itemsize, (self.m, self.n), bias.dtype, (0, 1))
+        source = b.gm(bias.param, self.column * (bias.column * torch_dtype(bias.dtype).itemsize), (self.m, self.n), bias.dtype, (0, bias.column))
         b.order(names.matrix, names.inbound, 2)
         b.order(names.outbound, names.inbound, 2)
         b(f"copy.{b.chip.main_memory.name}.{names.acc}", self._acc(), source)
