@@ -40,7 +40,7 @@ POISON = 0x5B  # what an output holds before it is written
 ARENA = 1 << 30
 
 
-@frozen(eq=False)
+@frozen(eq=False, repr=False)
 class Run:
     """What came of one execution: the *outputs*, what the kernel's *reference* says, the program, its time."""
 
@@ -91,7 +91,7 @@ class Run:
         assert same(self.output, wanted), f"{self.kernel.name}, {self.intent}: {self.output} != {wanted}"
 
 
-@define(eq=False)
+@define(eq=False, repr=False)
 class Bench:
     """One chip's kernels, each to be run alone on tensors of the test's choice."""
 
@@ -104,16 +104,13 @@ class Bench:
     _machines: dict[bool, Functional] = field(factory=dict)
     _choose: Chooser = field(init=False)
 
+    def __repr__(self) -> str:
+        return f"Bench({self.chip.name}, {self.isa.name})"
+
     def __attrs_post_init__(self) -> None:
         self.timing = Timing(self.chip, self.isa)
         self.target = Target(self.chip, self.isa, self.timing)
         self._choose = Chooser.of(self.target, self.kernels)
-
-    @property
-    def fills(self) -> tuple[torch.dtype, ...]:
-        """The 16-bit and 32-bit floats that this chip's matrix engine takes."""
-        floats = (torch.float16, torch.bfloat16, torch.float32)
-        return tuple(d for d in floats if self.chip.numerics.rule(str(d).removeprefix("torch.")).matrix == "native")
 
     def kernel(self, name: str) -> Kernel:
         """The kernel called *name*."""
@@ -281,9 +278,9 @@ def bench(request: pytest.FixtureRequest) -> Bench:
 
 
 @pytest.fixture(scope="session")
-def acme() -> Bench:
-    """A chip that has no plugin."""
-    return bench_of("acme-x1", "generic")
+def benches() -> Callable[[str, str], Bench]:
+    """The bench of any chip, under its vendor's plugin or under generic's."""
+    return bench_of
 
 
 @pytest.fixture(autouse=True)

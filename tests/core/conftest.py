@@ -89,7 +89,12 @@ class Hand:
         new = tuple(range(len(given), len(given) + len(made)))
         regions = (*given, *made)
         signature = intern(
-            f"aten.{target}", template, tuple(zip(kwargs, named, strict=True)), tuple(r.window for r in regions), new, new
+            f"aten.{target}",
+            template,
+            tuple(zip(kwargs, named, strict=True)),
+            tuple(r.window for r in regions),
+            new,
+            new,
         )
         path = Scope(scope, "Module") if scope else Scope()
         self.ops.append(Op(signature, tuple(r.buffer for r in regions), path, Site(self.file, line)))

@@ -1,5 +1,5 @@
-"""The accounts of a session. Its chip is described with round numbers, so that every expected time is counted on fingers:
-issue 3 us, launch 10 us, a copy 10 us and 12 GB/s, an operation on the host 10 us and 10 GB/s, 8 cores of 1 GHz."""
+"""The accounts of a session, on a chip of round numbers, so that every expected time is counted on fingers: issue 3 us,
+launch 10 us, a copy 10 us and 12 GB/s, an operation on the host 10 us and 10 GB/s, 8 cores of 1 GHz."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ def kernel(name: str = "k", library: str = "generic") -> Kernel:
     return Kernel(name, "linear", library, lambda target, intent: EMPTY, lambda intent: ())
 
 
-def lasting(us: int, *, macs: int = 0, memory_us: int = 0, phases: int = 1, barrier: int = 0, **busy: int) -> KernelTime:
+def lasting(
+    us: int, *, macs: int = 0, memory_us: int = 0, phases: int = 1, barrier: int = 0, **busy: int
+) -> KernelTime:
     """A kernel of *phases* phases of *us* (*memory_us*) microseconds each; *busy* cycles of each engine in all."""
     phase = PhaseTime("core", 10**9, us * 1000, memory_us * US, tuple(busy.items()))
     rest = PhaseTime("core", 10**9, us * 1000, memory_us * US, ())

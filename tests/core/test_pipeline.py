@@ -159,8 +159,9 @@ def test_out_of_memory_says_all_and_leaves_nothing_behind(small: Maker, session_
     tape.op("cat.default", (x, x, x, x), keep=True, line=7)
     tape.op("cat.default", (x, x, x, x), keep=True, line=8)
     sentence = (
-        "DSF-M001: hbm of acme-x1: needed 4.0 MiB, available 3.0 MiB of 8.0 MiB (largest piece 3.0 MiB), recorded at "
-        "model.py:8; use a smaller model, batch or context, a narrower dtype, or a chip with more memory (dsf-cli chips)"
+        "DSF-M001: hbm of acme-x1: needed 4.0 MiB, available 3.0 MiB of 8.0 MiB (largest piece 3.0 MiB), recorded "
+        "at model.py:8; use a smaller model, batch or context, a narrower dtype, or a chip with more memory "
+        "(dsf-cli chips)"
     )
     with pytest.raises(errors.OutOfMemory, match=f"^{re.escape(sentence)}$") as caught:
         tape.run()
@@ -178,7 +179,7 @@ def test_out_of_memory_names_the_line_of_this_step_not_of_an_equal_one_before(
         tape.op("cat.default", (x, x, x, x), keep=True, line=line)
         if line == 10:
             tape.run()
-    with pytest.raises(errors.OutOfMemory, match="recorded at model.py:20;"):
+    with pytest.raises(errors.OutOfMemory, match=r"recorded at model\.py:20;"):
         tape.run()
 
 
@@ -192,9 +193,7 @@ def test_temporaries_that_do_not_fit_are_out_of_memory_too(small: Maker, session
     assert tape.session.allocated == 1 * MIB
 
 
-def test_room_kept_for_temporaries_gives_way_to_what_is_asked_for(
-    small: Maker, session_on: Maker, hand: Maker
-) -> None:
+def test_room_kept_for_temporaries_gives_way_to_what_is_asked_for(small: Maker, session_on: Maker, hand: Maker) -> None:
     """8 MiB; a step of 1 MiB with temporaries of 5. Then 6 MiB are asked for, and the step runs again beside 1 MiB."""
     tape = hand(session_on(small(8)))
     x = tape.put(torch.ones(512, 512))
@@ -287,8 +286,8 @@ def test_under_strict_a_fallback_is_an_error_that_names_operation_and_line(write
     x = tape.put(torch.randn(4, 8))
     tape.op("sort.default", x, keep=True, line=41)
     sentence = (
-        "DSF-K010: aten.sort.default (recorded at model.py:41) would run on the host, which strict forbids: no kernel of "
-        "this kind is offered; enable without strict to have it priced and counted"
+        "DSF-K010: aten.sort.default (recorded at model.py:41) would run on the host, which strict forbids: no kernel "
+        "of this kind is offered; enable without strict to have it priced and counted"
     )
     with pytest.raises(errors.KernelError, match=f"^{re.escape(sentence)}$"):
         tape.run()
@@ -424,8 +423,8 @@ def test_where_numbers_lie_does_not_change_them(write: Maker) -> None:
 
 @torch.no_grad()
 def test_whole_tiles_are_exactly_the_flops_that_torch_counts(enabled: Maker, decoder: Maker) -> None:
-    """All dimensions are multiples of the matrix engine's 16 x 16 x 16 tile. (The counter sees attention on the CPU only
-    where it is made of products.)"""
+    """All dimensions are multiples of the matrix engine's 16 x 16 x 16 tile. (On the CPU the counter sees attention
+    only where it is made of products.)"""
     model, ids = decoder(width=64, heads=4, groups=2, inner=128), torch.arange(32).reshape(2, 16)
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
         model(ids)
@@ -465,7 +464,9 @@ def test_timing_takes_a_model_that_no_host_could_hold(enabled: Maker) -> None:
     """80 products of 8192 x 53248: 70 GB in bfloat16, on a chip of 256 GiB."""
     size = {"value": "256 GiB", "origin": "estimate", "source": "acme"}
     session = enabled({"/memories/hbm/size": size}, fidelity="timing")
-    model = torch.nn.Sequential(*(torch.nn.Linear(8192, 8192 * 13 // 2, device="meta", dtype=torch.bfloat16) for _ in range(80)))
+    model = torch.nn.Sequential(
+        *(torch.nn.Linear(8192, 8192 * 13 // 2, device="meta", dtype=torch.bfloat16) for _ in range(80))
+    )
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     model.to_empty(device="npu")
     x = torch.empty(16, 8192, dtype=torch.bfloat16, device="npu")

@@ -57,7 +57,7 @@ def test_equal_layers_have_equal_keys_and_their_own_buffers(write: Any) -> None:
     assert second.buffers == (3, 4, 5, 6)
     assert third.buffers == (6, 7, 8, 9)
     assert [op.buffers for op in third.tape.ops] == [(0, 1, 2), (2, 3)]
-    assert first.key != second.key, "the first one reads the input of the step, which has an address"
+    assert first.key != second.key, "the first one reads the input of the step, which somebody holds"
 
 
 def test_keys_tell_apart_what_a_plan_depends_on(write: Any) -> None:
@@ -72,6 +72,17 @@ def test_keys_tell_apart_what_a_plan_depends_on(write: Any) -> None:
     keys = [segment.key for segment in cut(write.tape())]
     assert keys[0] == keys[1]
     assert len(set(keys)) == 5
+
+
+def test_who_reads_whom_is_part_of_a_key(write: Any) -> None:
+    """The same operations on as many buffers: x * -x in one layer, (-x) * -x in the other."""
+    x = write.put(torch.zeros(8))
+    for n in range(2):
+        negative = write.op("neg.default", x, scope=f"layers.{n}")
+        write.op("mul.Tensor", negative if n else x, negative, scope=f"layers.{n}")
+    first, second = cut(write.tape())
+    assert len(first.buffers) == len(second.buffers) == 3
+    assert first.key != second.key
 
 
 def test_what_a_later_segment_reads_stays_visible(write: Any) -> None:

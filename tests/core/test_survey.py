@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
 
-from dsf import cli
+from dsf import cli, hdl
 from dsf.plugins import Registry
 from dsf.survey import Chips, Line, survey
 
@@ -37,9 +38,20 @@ def test_a_chip_without_a_plugin_runs_on_generic() -> None:
     )
 
 
-def test_a_computed_peak_has_its_weakest_origin() -> None:
-    """Every number of the invented chip is an estimate."""
-    assert _line(survey(_registry()), "acme-x1").peak_origin == "estimate"
+@pytest.mark.parametrize(
+    ("rate", "count", "peak"), [("datasheet", "fitted", "fitted"), ("measured", "derived", "derived")]
+)
+def test_a_computed_peak_has_its_weakest_origin(
+    rate: str, count: str, peak: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A rate and a clock that are measured, times a core count that is only derived, is derived."""
+    text = (Path(hdl.__file__).parent / "chips/acme-x1.json").read_text("utf-8")
+    chip = json.loads(text.replace('"estimate"', f'"{rate}"')) | {"name": "toy"}
+    (matrix,) = (engine for engine in chip["engines"].values() if engine["kind"] == "matrix")
+    chip["cores"][matrix["core"][0]]["count"]["origin"] = count
+    (tmp_path / "toy.json").write_text(json.dumps(chip))
+    monkeypatch.setenv("DSF_HDL_PATH", str(tmp_path))
+    assert _line(survey(_registry()), "toy").peak_origin == peak
 
 
 def test_a_broken_plugin_is_named_with_its_cause_beside_its_chips_and_no_others() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -115,16 +114,17 @@ def test_ctrl_c_is_no_fault(ending: Ending, capsys: pytest.CaptureFixture[str]) 
 
 @pytest.mark.parametrize("form", [[], ["--json"]], ids=["table", "json"])
 def test_a_reader_that_leaves_early_is_no_fault(form: list[str]) -> None:
-    """`dsf-cli chips | head -0`: the pipe has no reader when the result is written."""
-    script = (
-        "import os, sys, dsf.cli\n"
-        "read, write = os.pipe(); os.close(read); os.dup2(write, 1)\n"
-        f"sys.exit(dsf.cli.call(['chips', *{form}]))"
-    )
-    environment = {name: value for name, value in os.environ.items() if name != "DSF_HDL_PATH"}
-    done = subprocess.run(
-        [sys.executable, "-c", script], env=environment, stderr=subprocess.PIPE, text=True, check=False
-    )
+    """`dsf-cli ... | head -0`: the pipe has no reader when the result, here an empty list of chips, is written."""
+    script = f"""
+import os, sys, click, dsf.cli
+from dsf.survey import Chips
+dsf.cli.commands.add_command(dsf.cli.switches.common(click.command("end")(lambda: Chips(()))))
+read, write = os.pipe()
+os.close(read)
+os.dup2(write, 1)
+sys.exit(dsf.cli.call(["end", *{form}]))
+"""
+    done = subprocess.run([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
 

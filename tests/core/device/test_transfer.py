@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import pickle
+import weakref
 
 import pytest
 import torch
@@ -178,6 +179,14 @@ def test_pinned_memory_remembers(session):
     assert not x.is_pinned()
     assert x.pin_memory().is_pinned()
     assert x.pin_memory().to("npu", non_blocking=True).tolist() == [1, 1, 1]
+
+
+def test_pinned_memory_is_forgotten_with_its_tensor(session):
+    pinned = torch.ones(3).pin_memory()
+    told = []
+    kept = weakref.ref(pinned.untyped_storage(), told.append)
+    del pinned
+    assert told == [kept]
 
 
 def test_a_data_loader_feeds_the_device(session):

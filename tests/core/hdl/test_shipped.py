@@ -122,6 +122,12 @@ def test_the_paths_of_a_910b2_have_the_widths_of_ini_and_guide(b2: hdl.Chip) -> 
     }  # fmt: skip
 
 
+def test_requests_banks_queues_and_start_ups_are_those_of_guide_and_pto_isa(b2: hdl.Chip) -> None:
+    assert (b2.main_memory.burst, b2.main_memory.latency_fs) == (128, 500 * 10**6)
+    assert (b2.memories["UB"].banks, b2.engines["MTE2"].queue_depth) == (48, 32)
+    assert (b2.engines["V"].startup_cycles, b2.paths["GM", "UB"].startup_cycles) == (14, 85)
+
+
 def test_no_path_leads_from_the_cube_core_to_the_vector_core(b2: hdl.Chip) -> None:
     """On this generation they exchange data through GM only."""
     for source, target in b2.paths:
@@ -190,6 +196,7 @@ def test_a_node_is_a_full_mesh_of_eight(b2: hdl.Chip) -> None:
     node, hccs = b2.interconnect.node, b2.interconnect.links["HCCS"]
     assert node == hdl.Node(8, "full_mesh", "HCCS")
     assert hccs.bandwidth * hccs.ports == 196_000_000_000
+    assert hccs.efficiency == Fraction(7, 10)
     assert b2.interconnect.links["RoCE"].bandwidth == 25_000_000_000
 
 

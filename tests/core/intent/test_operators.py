@@ -10,6 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from dsf.intent import meaning
+from dsf.intent.expression import text
+
 f32, f16, i64 = torch.float32, torch.float16, torch.int64
 
 
@@ -258,3 +261,18 @@ def test_the_out_argument_is_written(record):
     recording = record(lambda a, b, out: torch.add(a, b, out=out), x(3, 4), x(3, 4), torch.empty(3, 4))
     assert recording.kinds() == ["elementwise"]
     recording.assert_same()
+
+
+def test_the_sum_of_bools_is_their_or(record):
+    """No chip adds bits; torch's answer is the same."""
+    recording = record(lambda a: (a > 0) + (a < -1), x(3, 4))
+    assert text(recording.only("elementwise").attr("expr")) == "or(gt(x0, 0.0), lt(x0, -1.0))"
+    recording.assert_same()
+
+
+def test_meaning_never_changes_its_inputs(record):
+    intent = record(lambda a: a.tril_(), x(4, 4)).only("opaque")
+    given = torch.ones(4, 4)
+    (found,) = meaning(intent, given)
+    assert given.sum() == 16
+    assert found.sum() == 10

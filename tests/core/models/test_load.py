@@ -39,6 +39,7 @@ def test_weights_are_dense_in_the_asked_dtype(smollm2: models.Loaded) -> None:
     parameters = list(smollm2.model.parameters())
     assert sum(p.numel() for p in parameters) == 134_515_008
     assert {p.dtype for p in parameters} == {torch.float16}
+    assert not getattr(smollm2.model, "is_quantized", False)
     assert smollm2.model.lm_head.weight is smollm2.model.model.embed_tokens.weight
 
 

@@ -24,15 +24,16 @@ def enable(chip: str | None, fidelity: str, strict: bool, exact: bool) -> Sessio
     _check_torch(torch.__version__)
     if fidelity not in FIDELITIES:
         raise errors.DeviceError(
-            "DSF-D003", f"fidelity '{fidelity}' is unknown; expected one of {', '.join(FIDELITIES)}"
+            "DSF-D010", f"fidelity '{fidelity}' is unknown; expected one of {', '.join(FIDELITIES)}"
         )
     known = registry()
     described = known.chip(chip or os.environ.get("DSF_CHIP") or known.default_chip())
     view = known.view(described)
     if _session is not None and _session.view.chip != described:
         raise errors.DeviceError(
-            "DSF-D004",
-            f"'{_session.view.chip.name}' is enabled in this process; call dsf.disable() before enabling '{described.name}'",
+            "DSF-D011",
+            f"'{_session.view.chip.name}' is enabled in this process; "
+            f"call dsf.disable() before enabling '{described.name}'",
         )
     session = Session(view, fidelity, strict, exact)
     if _session is not None:
@@ -47,8 +48,10 @@ def disable() -> None:
     global _session
     if _session is not None:
         ended, _session = _session, None
-        device.detach()
-        ended.close()
+        try:
+            device.detach()
+        finally:  # also where what was still recorded fails
+            ended.close()
 
 
 def current() -> Session | None:
@@ -60,7 +63,7 @@ def report(reset: bool) -> Report:
     """Flush, then the session's report."""
     if _session is None:
         raise errors.DeviceError(
-            "DSF-D005", "no chip is enabled, so there is nothing to report; call dsf.enable(...) first"
+            "DSF-D012", "no chip is enabled, so there is nothing to report; call dsf.enable(...) first"
         )
     device.flush()
     return _session.report(reset)
@@ -72,7 +75,7 @@ def _check_torch(found: str) -> None:
     low, high = TORCH
     if not low <= (major, minor) < high:
         raise errors.DeviceError(
-            "DSF-D006",
+            "DSF-D013",
             f"torch {found} is installed; dsf supports torch >={low[0]}.{low[1]},<{high[0]}.{high[1]}; "
             "pip install 'torch==2.13.0'",
         )

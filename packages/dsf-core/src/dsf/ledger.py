@@ -199,7 +199,9 @@ class Ledger:
         used = {engine for engine, _ in self._engines}
         cores = {core for _, core in self._engines}
         found = [f"/memories/{chip.main_memory.name}/bandwidth", *(["/sync/barrier"] if self._barriers else [])]
-        found += [pointer for core in cores for pointer in (f"/clocks/{chip.cores[core].clock}", f"/cores/{core}/count")]
+        found += [
+            pointer for core in cores for pointer in (f"/clocks/{chip.cores[core].clock}", f"/cores/{core}/count")
+        ]
         found += [f"/engines/{e}/rates/{op}" for e in used for op in chip.engines[e].rates]
         found += [f"/engines/{e}/startup" for e in used if chip.engines[e].startup_cycles]
         for (source, target), path in chip.paths.items():

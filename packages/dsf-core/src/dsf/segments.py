@@ -64,11 +64,7 @@ def _segment(tape: Tape, ops: list[Op], index: int, last: dict[int, int]) -> Seg
         own = tuple(numbers.setdefault(n, len(numbers)) for n in op.buffers)
         local.append(Op(op.signature, own, op.scope, op.site))
     buffers = tuple(_seen_outside(tape.buffers[n], last[n] > index) for n in numbers)
-    key = (
-        tuple((op.signature.id, op.buffers) for op in local),
-        tuple(b.live for b in buffers),
-        tuple(b.address is None for b in buffers),
-    )
+    key = tuple((op.signature.id, op.buffers) for op in local), tuple(b.live for b in buffers)
     return Segment(Tape(tuple(local), buffers), tuple(numbers), key)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from dsf.isa import Isa, accumulate, laws, read, write
-from dsf.isa.families import add_matrix
+from dsf.isa.families import add_matrix, summed_otherwise
 from dsf.isa.rules import one_dtype, one_shape, product_shapes
 
 __all__ = ["declare"]
@@ -49,6 +49,10 @@ def _bias_fast(c: torch.Tensor, a: torch.Tensor, b: torch.Tensor, bias: torch.Te
 def _bias_lanes(c: torch.Tensor, a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor, accumulate: int) -> None:
     if not accumulate:
         c.copy_(bias.unsqueeze(1))
+    if summed_otherwise(a, b):
+        for lane in zip(c, a, b, strict=True):
+            _bias_fast(*lane, bias, 1)
+        return
     c.baddbmm_(a.to(c.dtype), b.to(c.dtype))
 
 

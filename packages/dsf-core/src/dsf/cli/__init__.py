@@ -61,7 +61,7 @@ def call(arguments: Sequence[str]) -> int:
     switches = Switches(debug=bool(os.environ.get("DSF_DEBUG")))
     try:
         status = commands.main(list(arguments), prog_name="dsf-cli", standalone_mode=False, obj=switches)
-    except (click.Abort, KeyboardInterrupt):
+    except click.Abort:  # what click makes of Ctrl-C
         return _say("stopped", STOPPED)
     except click.ClickException as mistake:
         mistake.show()

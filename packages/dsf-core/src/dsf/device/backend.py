@@ -15,7 +15,7 @@ from torch.library import Library, fallthrough_kernel
 from torch.utils import backend_registration
 
 from dsf import errors
-from dsf.device import autocast, kernels, rng, scopes, selftest, torch_module, transfer
+from dsf.device import autocast, handles, kernels, rng, scopes, selftest, torch_module, transfer
 from dsf.device.blocks import storage_address
 from dsf.device.tape import recorder
 
@@ -103,11 +103,12 @@ def _special() -> dict[str, Callable[..., Any]]:
 
 def _register_pinning(library: Library) -> None:
     """Pinned memory is plain host memory that remembers being asked for."""
-    pinned: dict[int, torch.UntypedStorage] = {}
+    pinned: dict[int, object] = {}  # by storage, each with the reference that takes it out when the storage dies
 
     def pin_memory(tensor: torch.Tensor, device: Any = None) -> torch.Tensor:
         copy = tensor.clone()
-        pinned[storage_address(copy)] = copy.untyped_storage()
+        key = storage_address(copy)
+        pinned[key] = handles.when_dead(copy, lambda _: pinned.pop(key, None))
         return copy
 
     def is_pinned(tensor: torch.Tensor, device: Any = None) -> bool:

@@ -97,6 +97,6 @@ def make(layout: Layout, address: int) -> torch.Tensor:
     return _from_dlpack(_capsule)
 
 
-def when_dead(tensor: torch.Tensor, call: Callable[[Any], None]) -> weakref.ref[torch.UntypedStorage]:
+def when_dead(tensor: torch.Tensor, call: Callable[[Any], object]) -> weakref.ref[torch.UntypedStorage]:
     """Calls *call* when the last tensor over *tensor*'s storage has died, as long as the answer is kept."""
     return weakref.ref(_storage_of(tensor), call)

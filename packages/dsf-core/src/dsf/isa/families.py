@@ -21,7 +21,7 @@ from dsf.isa.table import Cycles, Isa, Row, Rule, accumulate, read, write
 
 __all__ = [
     "add_copies", "add_indexed", "add_matrix", "add_pointwise", "add_reductions", "add_scans",
-    "add_vector_moves", "in_range",
+    "add_vector_moves", "in_range", "summed_otherwise",
 ]  # fmt: skip
 
 OPERANDS = ("a", "b", "c")
@@ -73,8 +73,8 @@ def add_reductions(
 def add_scans(
     isa: Isa, engine: str, space: str, names: Mapping[str, str], dtypes: Iterable[str], source: str = ""
 ) -> None:
-    """Rows whose result has a running value for every element of a row."""
-    taken = tuple(dtypes)
+    """Rows whose result has a running value for every element of a row, in those of *dtypes* that are numbers."""
+    taken = tuple(d for d in dtypes if d != "bool")
     roles = (("dst", write(space, dtypes=taken)), ("a", read(space, dtypes=taken)))
     for key, name in names.items():
         isa.add(
@@ -95,8 +95,8 @@ def add_vector_moves(
     isa: Isa, engine: str, space: str, names: Mapping[str, str], dtypes: Iterable[str], source: str = "",
     rules: Iterable[Rule] = (),
 ) -> None:  # fmt: skip
-    """cast (also copies and broadcasts), fill and iota rows within *space*."""
-    taken = tuple(dtypes)
+    """cast (also copies and broadcasts), fill and iota rows within *space*; only numbers can be stepped."""
+    formats = tuple(dtypes)
     forms: dict[str, tuple[Any, Any, Any, str, str, int]] = {
         "cast": (_cast, _copy, _copy, "dst = a in dst's dtype, rounded to nearest even", "cast", 1),
         "fill": (_fill, _fill_fast, _fill_fast, "dst = value everywhere", "add", 0),
@@ -104,6 +104,7 @@ def add_vector_moves(
     }
     for key, name in names.items():
         semantics, fast, lanes, summary, opclass, arity = forms[key]
+        taken = tuple(d for d in formats if d != "bool" or key != "iota")
         roles = [("dst", write(space, dtypes=taken))] + [("a", read(space, dtypes=taken))] * arity
         isa.add(
             Row(name, engine, laws.elementwise, tuple(roles), semantics, summary, fast, (one_shape, *rules), key, None,
@@ -269,9 +270,19 @@ def _mac_fast(c: torch.Tensor, a: torch.Tensor, b: torch.Tensor, accumulate: int
 
 
 def _mac_lanes(c: torch.Tensor, a: torch.Tensor, b: torch.Tensor, accumulate: int) -> None:
+    if summed_otherwise(a, b):
+        for lane in zip(c, a, b, strict=True):
+            _mac_fast(*lane, accumulate)
+        return
     if a.dtype != c.dtype:
         a, b = a.to(c.dtype), b.to(c.dtype)
     if accumulate:
         c.baddbmm_(a, b)
     else:
         torch.bmm(a, b, out=c)
+
+
+def summed_otherwise(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether torch's batched product of these matrices adds in another order than one product after the other: below
+    400 multiply-adds it has a loop of its own. [ATen LinearAlgebra.cpp, bmm_out_or_baddbmm_]"""
+    return a.shape[-2] * b.shape[-2] * b.shape[-1] < 400

@@ -30,7 +30,7 @@ def stream(chip: Chip, row: Row, ins: Instruction) -> int:
     side that is aligned more finely; a copy that converts moves the narrower format."""
     dst, src = ins.operands[0], ins.operands[1]
     path = chip.paths[src.space, dst.space]
-    rows, columns = _pieces((dst, src))
+    rows, columns = _most_pieces((dst, src))
     burst = min(chip.memories[dst.space].alignment, chip.memories[src.space].alignment)
     nbytes = rows * ceil(columns * min(dst.itemsize, src.itemsize) / burst) * burst
     return path.startup_cycles + ceil(nbytes / path.bytes_per_cycle)
@@ -38,12 +38,12 @@ def stream(chip: Chip, row: Row, ins: Instruction) -> int:
 
 def elementwise(chip: Chip, row: Row, ins: Instruction) -> int:
     """Start-up plus elements over the engine's rate for the row's class, a row that lies apart at a time."""
-    return _vector(chip, row, _pieces(ins.operands), _governing_dtype(ins.operands))
+    return _vector(chip, row, _most_pieces(ins.operands), _governing_dtype(ins.operands))
 
 
 def reduction(chip: Chip, row: Row, ins: Instruction) -> int:
     """As elementwise, over the reduced (source) operand."""
-    return _vector(chip, row, _rows(ins.operands[-1]), ins.operands[-1].dtype)
+    return _vector(chip, row, pieces(ins.operands[-1]), ins.operands[-1].dtype)
 
 
 def indexed(chip: Chip, row: Row, ins: Instruction) -> int:
@@ -82,13 +82,13 @@ def _vector(chip: Chip, row: Row, shape: tuple[int, int], dtype: str) -> int:
     return engine.startup_cycles + rows * ceil(columns / per_cycle)
 
 
-def _pieces(operands: tuple[Operand, ...]) -> tuple[int, int]:
+def _most_pieces(operands: tuple[Operand, ...]) -> tuple[int, int]:
     """(rows, columns) of the operand that lies in the most pieces. What is broadcast is fetched once and kept."""
     whole = [o for o in operands if all(n == 1 or s for n, s in zip(o.shape, o.stride, strict=True))]
-    return max(_rows(o) for o in whole or operands[:1])
+    return max(pieces(o) for o in whole or operands[:1])
 
 
-def _rows(operand: Operand) -> tuple[int, int]:
+def pieces(operand: Operand) -> tuple[int, int]:
     """(rows, columns): the elements that lie densely, in whatever order the dimensions have, are one row."""
     columns = 1
     for n, s in sorted(zip(operand.shape, operand.stride, strict=True), key=lambda dim: dim[1] or 1 << 62):

@@ -7,6 +7,7 @@ takes, aligned, inside the memory (or inside its parameter), over the whole exte
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import count
 
 from attrs import frozen
 
@@ -40,26 +41,24 @@ class Scope:
 
 def _walk(program: Program) -> Iterator[tuple[int, str, Scope, Instruction | Loop]]:
     """Every instruction and loop with its line in the listing, its core and the loops around it."""
-    line = 1
+    lines = count(1)
+    next(lines)
     for phase in program.phases:
-        line += 1
+        next(lines)
         for nest in phase.nests:
-            line += 1
+            next(lines)
             block = dict(nest.variables)
-            for line, scope, item in _walk_body(nest.body, Scope(block, block), line):
+            for line, scope, item in _walk_body(nest.body, Scope(block, block), lines):
                 yield line, phase.core, scope, item
 
 
 def _walk_body(
-    body: tuple[Instruction | Loop, ...], scope: Scope, line: int
+    body: tuple[Instruction | Loop, ...], scope: Scope, lines: Iterator[int]
 ) -> Iterator[tuple[int, Scope, Instruction | Loop]]:
     for item in body:
-        line += 1
-        yield line, scope, item
+        yield next(lines), scope, item
         if isinstance(item, Loop):
-            inside = Scope(scope.block, {**scope.all, item.variable: item.count})
-            for line, inner, found in _walk_body(item.body, inside, line):
-                yield line, inner, found
+            yield from _walk_body(item.body, Scope(scope.block, {**scope.all, item.variable: item.count}), lines)
 
 
 def _title(item: Instruction | Loop) -> str:

@@ -11,6 +11,7 @@ from math import isnan, pi, sqrt
 from typing import Any
 
 import torch
+from attrs import evolve
 
 from dsf import errors
 from dsf.intent.expression import Expr
@@ -20,7 +21,7 @@ from dsf.isa.program import dtype_name
 from dsf.kernels.target import Target
 from dsf.kernels.vector import Lane, Stream, Tile, vector_program
 
-__all__ = ["Compiler", "compile_copy", "compile_elementwise", "compile_fill", "compile_iota", "streams_of"]
+__all__ = ["Compiler", "as_bits", "compile_copy", "compile_elementwise", "compile_fill", "compile_iota", "streams_of"]
 
 FLOATS = ("float16", "bfloat16", "float32", "float8_e4m3fn", "float8_e5m2")
 
@@ -43,7 +44,19 @@ def compile_elementwise(target: Target, intent: Intent) -> Program:
 
 def compile_copy(target: Target, intent: Intent) -> Program:
     """The program of a strided copy: main memory to on-chip memory to main memory, nothing computed."""
-    return vector_program(target, "copy", streams_of(intent), lambda lane, inputs: inputs)
+    return vector_program(target, "copy", [as_bits(s) for s in streams_of(intent)], lambda lane, inputs: inputs)
+
+
+def as_bits(stream: Stream) -> Stream:
+    """The stream as whole numbers of its width where its format is one that chips only store: copies do not mind."""
+    bits = _STORED_AS.get(stream.window.dtype)
+    return stream if bits is None else evolve(stream, window=evolve(stream.window, dtype=bits))
+
+
+_STORED_AS = {
+    torch.float64: torch.int64, torch.complex64: torch.int64,
+    torch.float8_e4m3fn: torch.uint8, torch.float8_e5m2: torch.uint8,
+}  # fmt: skip
 
 
 def compile_fill(target: Target, intent: Intent) -> Program:

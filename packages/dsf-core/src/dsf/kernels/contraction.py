@@ -22,7 +22,7 @@ from dsf.kernels.vector import reach, row_gap
 
 __all__ = [
     "LIMITS", "ROUNDING", "Batch", "EmitProduct", "Product", "Side", "batch_reference", "emit_batch", "emit_linear",
-    "linear_reference",
+    "linear_reference", "rows_copied_together",
 ]  # fmt: skip
 
 
@@ -59,6 +59,9 @@ class Product:
     out: Side
     batch: tuple[Batch, ...] = ()
     bias: Side | None = None
+
+    def __str__(self) -> str:
+        return f"({self.m} x {self.k}) by ({self.k} x {self.n}) in {self.a.dtype}"
 
     def extents(self) -> dict[int, int]:
         """Bytes from each operand's first element to the end of its last, by parameter."""
@@ -183,8 +186,12 @@ def _products(intent: Intent) -> tuple[Product, ...]:
 
 def rows_copied_together(chip: Chip, *products: Product) -> bool:
     """Whether a copy may step from row to row (or column to column) of every operand."""
-    sides = [s for p in products for s in (p.a, p.b, p.out)]
-    return all(max(s.row, s.column) * torch_dtype(s.dtype).itemsize <= row_gap(chip) for s in sides)
+    sides = [s for p in products for s in ((p.a, p.m, p.k), (p.b, p.k, p.n), (p.out, p.m, p.n))]
+    gaps = (
+        max(side.row * (rows > 1), side.column * (columns > 1)) * torch_dtype(side.dtype).itemsize
+        for side, rows, columns in sides
+    )
+    return max(gaps) <= row_gap(chip)
 
 
 def _together(chip: Chip, intent: Intent) -> bool:

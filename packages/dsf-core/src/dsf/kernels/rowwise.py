@@ -18,7 +18,7 @@ from dsf.intent.ir import Intent
 from dsf.intent.tape import Window
 from dsf.isa import Affine, Builder, Program, Scratch
 from dsf.isa.program import affine, contiguous, dtype_name, torch_dtype
-from dsf.kernels.compile import Compiler, streams_of
+from dsf.kernels.compile import Compiler, as_bits, streams_of
 from dsf.kernels.kernel import Limit
 from dsf.kernels.target import Target
 from dsf.kernels.vector import Lane, Stream, Tile, declare, reach, scratch_of, vector_nests, vector_program
@@ -43,10 +43,10 @@ def rms_norm(target: Target, intent: Intent, name: str = "rms_norm") -> Program:
     def compute(lane: Lane, tiles: tuple[Tile, ...]) -> tuple[Tile, ...]:
         c = Compiler(target, lane, tiles)
         wide = lane.cast(tiles[0], "float32")
-        total = row_reduce(lane, "sum", c.apply("mul", "float32", wide, wide))
-        mean = c.apply("mul", "float32", total, lane.constant(1 / x.shape[-1], "float32"))
+        square = c.apply("mul", "float32", wide, wide)
+        mean = c.apply("mul", "float32", row_reduce(lane, "sum", square), lane.constant(1 / x.shape[-1], "float32"))
         scale = c.apply("rsqrt", "float32", c.apply("add", "float32", mean, lane.constant(eps, "float32")))
-        normed = c.apply("mul", "float32", wide, scale)
+        normed = lane.op("mul", square, wide, scale)  # in its place: half the room for temporaries, twice the rows
         if late:
             return (c.apply("mul", dtype, lane.cast(normed, dtype), lane.cast(tiles[1], dtype)),)
         return (lane.cast(c.apply("mul", "float32", normed, lane.cast(tiles[1], "float32")), dtype),)
@@ -71,15 +71,14 @@ def layer_norm(target: Target, intent: Intent, name: str = "layer_norm") -> Prog
         wide = lane.cast(tiles[0], "float32")
         mean = c.apply("mul", "float32", row_reduce(lane, "sum", wide), share)
         centred = c.apply("sub", "float32", wide, mean)
-        variance = c.apply(
-            "mul", "float32", row_reduce(lane, "sum", c.apply("mul", "float32", centred, centred)), share
-        )
+        square = c.apply("mul", "float32", centred, centred)
+        variance = c.apply("mul", "float32", row_reduce(lane, "sum", square), share)
         scale = c.apply("rsqrt", "float32", c.apply("add", "float32", variance, lane.constant(eps, "float32")))
-        result = c.apply("mul", "float32", centred, scale)
+        result = lane.op("mul", square, centred, scale)
         if weighted:
-            result = c.apply("mul", "float32", result, lane.cast(tiles[1], "float32"))
+            lane.op("mul", result, result, lane.cast(tiles[1], "float32"))
         if biased:
-            result = c.apply("add", "float32", result, lane.cast(tiles[-1], "float32"))
+            lane.op("add", result, result, lane.cast(tiles[-1], "float32"))
         return (lane.cast(result, dtype),)
 
     return vector_program(target, name, streams, compute, whole_rows=True)
@@ -98,7 +97,7 @@ def softmax(target: Target, intent: Intent, name: str = "softmax") -> Program:
         total = row_reduce(lane, "sum", powers)
         if log:
             return (lane.cast(c.apply("sub", "float32", shifted, c.apply("log", "float32", total)), dtype),)
-        return (lane.cast(c.apply("div", "float32", powers, total), dtype),)
+        return (lane.cast(lane.op("div", powers, powers, total), dtype),)
 
     return vector_program(target, name, streams, compute, whole_rows=True)
 
@@ -200,7 +199,7 @@ def concat(target: Target, intent: Intent, name: str = "concat") -> Program:
     for param, region in enumerate(intent.inputs):
         window = region.window
         part = Window(window.shape, y.stride, 0, y.dtype)
-        pieces.append((Stream(param, "in", window), Stream(out, "out", part, start * y.stride[dim])))
+        pieces.append((as_bits(Stream(param, "in", window)), as_bits(Stream(out, "out", part, start * y.stride[dim]))))
         start += window.shape[dim]
     b = target.builder(name)
     declare(b, [s for piece in pieces for s in piece])

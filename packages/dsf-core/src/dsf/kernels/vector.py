@@ -352,8 +352,13 @@ class _Tiler:
         load, store = t.row("load"), t.row("store")
         lane = Lane(t, b, Scratch(t.chip, scratch_of(t)), load.engine, store.engine)
         at = _Place(outer, i * (rows.laps * rows.size) + rows.start, j * columns.size + columns.start)
-        slots = 2 if rows.laps > 1 and self.double else 1
-        fixed = {k: self._load(lane, k, at, rows, columns) for k in self._hoisted(rows)}
+        if rows.laps == 1:
+            lane.row, lane.column, lane.height, lane.width = at.row, at.column, rows.size, min(columns.size, self.width)
+            self._pass(lane, at, rows, columns, 0, {})
+            b.order(store.engine, load.engine, 0)
+            return
+        slots = 2 if self.double else 1
+        fixed = {k: self._load(lane, k, at, rows, columns) for k in self._hoisted()}
         for slot in range(slots):
             b.set_flag(store.engine, load.engine, slot)
         with b.loop(rows.laps) as lap:
@@ -366,10 +371,8 @@ class _Tiler:
         for slot in range(slots):
             b.wait_flag(store.engine, load.engine, slot)
 
-    def _hoisted(self, rows: _Class) -> list[int]:
+    def _hoisted(self) -> list[int]:
         """Inputs that do not change from lap to lap are loaded once per block."""
-        if rows.laps == 1:
-            return []
         strides = self.space.rows[1]
         return [k for k, s in enumerate(self.streams) if s.role == "in" and strides[k] == 0]
 

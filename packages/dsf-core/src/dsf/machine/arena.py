@@ -47,8 +47,12 @@ class Arena:
         return torch.as_strided(self.typed(dtype), shape, stride, address // dtype.itemsize)
 
     def discard(self, address: int, nbytes: int) -> None:
-        """Give the host its pages back; the bytes read as zero from now on."""
-        page = mmap.PAGESIZE
-        first, last = -(-address // page) * page, (address + nbytes) // page * page
-        if last > first:
-            self._map.madvise(mmap.MADV_DONTNEED, first, last - first)
+        """Give the host its whole pages back; all the bytes read as zero from now on."""
+        page, end = mmap.PAGESIZE, address + nbytes
+        first, last = -(-address // page) * page, end // page * page
+        if last <= first:
+            self.bytes[address:end] = 0
+            return
+        self._map.madvise(mmap.MADV_DONTNEED, first, last - first)
+        self.bytes[address:first] = 0
+        self.bytes[last:end] = 0

@@ -21,6 +21,7 @@ from dsf.hdl import Chip
 from dsf.isa.program import Affine, Instruction, Loop, Nest, Operand, Program, torch_dtype
 from dsf.isa.table import Isa, Row
 from dsf.machine.arena import Arena
+from dsf.numerics.rounding import rounded
 
 __all__ = ["Bound", "Functional", "OnChip", "Unrolled"]
 
@@ -190,7 +191,7 @@ class _Unroller:
 
     def _function(self, row: Row, ins: Instruction, env: dict[str, int]) -> Function:
         scalars = tuple([(k, v.at(env) if isinstance(v, Affine) else v) for k, v in ins.scalars])
-        key = ins.name, scalars, self.lanes > 1
+        key = ins.name, repr(scalars), self.lanes > 1  # 0.0 and -0.0, 1 and 1.0 are equal but not the same scalar
         function = self._functions.get(key)
         if function is None:
             function = self._functions[key] = executor(row, dict(scalars), self.machine.exact, self.lanes > 1)
@@ -226,7 +227,8 @@ def _moves_main_only(ins: Instruction, variable: str) -> bool:
         return False
     for operand in ins.operands:
         terms = [t for t in operand.offset.terms if t.variable == variable]
-        if terms and (operand.param is None or any(t.modulus or t.step % operand.itemsize for t in terms)):
+        backward = sum(t.step for t in terms) < 0  # torch has no negative strides
+        if terms and (operand.param is None or backward or any(t.modulus or t.step % operand.itemsize for t in terms)):
             return False
     return True
 
@@ -269,4 +271,4 @@ def _exact(
     semantics: Callable[..., torch.Tensor], scalars: dict[str, Any], dst: torch.Tensor, *src: torch.Tensor
 ) -> None:
     wide = [x.double() if x.is_floating_point() else x for x in (dst, *src)]
-    dst.copy_(semantics(*wide, **scalars))
+    dst.copy_(rounded(semantics(*wide, **scalars), dst.dtype))

@@ -16,6 +16,7 @@ from dsf import errors
 from dsf.hdl import Chip
 from dsf.isa.program import Affine, Instruction, Loop, Nest, Operand, Phase, Program, torch_dtype
 from dsf.isa.table import SET_FLAG, Isa
+from dsf.numerics.rounding import rounded
 
 __all__ = ["Oracle"]
 
@@ -39,7 +40,7 @@ class Oracle:
         blocks = [(nest, env) for nest in phase.nests for env in nest.coordinates()]
         for index, block in enumerate(blocks):
             queues[index % cores].append(block)
-        return max(_Core(self, addresses).run(queue) for queue in queues)
+        return max(_Core(self, addresses).run(phase.core, queue) for queue in queues)
 
 
 @define(eq=False)
@@ -50,34 +51,38 @@ class _Core:
     flags: dict[tuple[str, str, int], deque[int]] = field(factory=dict)
     stores: dict[tuple[str, torch.dtype], torch.Tensor] = field(factory=dict)
 
-    def run(self, blocks: list[tuple[Nest, dict[str, int]]]) -> int:
+    def run(self, core: str, blocks: list[tuple[Nest, dict[str, int]]]) -> int:
         for nest, env in blocks:
             for ins, at in _unrolled(nest.body, env):
                 self._step(ins, at)
         if any(self.flags.values()):
-            left = next(key for key, times in self.flags.items() if times)
-            raise errors.MachineError("DSF-X020", f"flag {left[2]} of {left[0]} for {left[1]} is still set at the end")
+            src, dst, event = next(key for key, times in self.flags.items() if times)
+            raise errors.MachineError(
+                "DSF-X020", f"phase {core}: flag {event} of {src} for {dst} is still set at the end; wait for it"
+            )
         return max(self.clocks.values(), default=0)
 
     def _step(self, ins: Instruction, env: dict[str, int]) -> None:
         scalars = {k: v.at(env) if isinstance(v, Affine) else v for k, v in ins.scalars}
         row = self.oracle.isa[ins.name]
         if row.flag is not None:
-            self._flag(row.flag == SET_FLAG, str(scalars["src"]), str(scalars["dst"]), int(scalars["event"]))
+            self._flag(ins, row.flag == SET_FLAG, str(scalars["src"]), str(scalars["dst"]), int(scalars["event"]))
             return
         self.clocks[row.engine] = self.clocks.get(row.engine, 0) + row.cycles(self.oracle.chip, row, ins)
         operands = [self._window(o, env) for o in ins.operands]
-        values = [x.double() if self.oracle.exact and x.is_floating_point() else x.clone() for x in operands]
-        operands[0].copy_(row.semantics(*values, **scalars))
+        values = [x.double() if self.oracle.exact and x.is_floating_point() else x for x in operands]
+        operands[0].copy_(rounded(row.semantics(*values, **scalars), operands[0].dtype))
 
-    def _flag(self, sets: bool, src: str, dst: str, event: int) -> None:
+    def _flag(self, ins: Instruction, sets: bool, src: str, dst: str, event: int) -> None:
         queue = self.flags.setdefault((src, dst, event), deque())
         if sets:
             queue.append(self.clocks.get(src, 0))
         elif queue:
             self.clocks[dst] = max(self.clocks.get(dst, 0), queue.popleft())
         else:
-            raise errors.MachineError("DSF-X021", f"{dst} waits for flag {event} of {src}, which nobody has set")
+            raise errors.MachineError(
+                "DSF-X021", f"{ins}: {dst} waits for flag {event} of {src}, which nobody has set: this would hang"
+            )
 
     def _window(self, operand: Operand, env: dict[str, int]) -> torch.Tensor:
         dtype, offset = torch_dtype(operand.dtype), operand.offset.at(env)

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
+from math import lcm
 
 from attrs import define, field, frozen
 
 from dsf import errors
 from dsf.isa.program import Affine, Instruction, Loop, Nest, Operand, Program
 from dsf.isa.table import SET_FLAG, Isa
-from dsf.machine.timing import survey
 
 __all__ = ["check"]
 
@@ -131,8 +131,7 @@ class _Walk:
 
     def _rounds(self, loop: Loop) -> Iterable[int]:
         """The first rounds and, whole periods later, the last ones."""
-        period = survey(self.isa, loop.body, loop.variable).period
-        period = max([period, *_moduli(loop.body, loop.variable)])
+        period = lcm(*_moduli(loop.body, loop.variable))
         head = 2 * period + 1
         if loop.count <= 2 * head:
             return range(loop.count)
@@ -208,10 +207,10 @@ class _Walk:
 
 
 def _moduli(body: Body, variable: str) -> Iterator[int]:
-    """By how many rounds of *variable* the buffers of *body* alternate."""
+    """By how many rounds of *variable* the buffers and events of *body* alternate."""
     for item in body:
         if isinstance(item, Loop):
             yield from _moduli(item.body, variable)
             continue
-        for operand in item.operands:
-            yield from (t.modulus for t in operand.offset.terms if t.variable == variable and t.modulus)
+        expressions = [operand.offset for operand in item.operands] + [v for _, v in item.scalars if isinstance(v, Affine)]
+        yield from (t.modulus for e in expressions for t in e.terms if t.variable == variable and t.modulus)

@@ -18,7 +18,8 @@ class Timeline:
         self._order = count()
 
     def at(self, time_fs: int, action: Callable[[], None]) -> None:
-        """Do *action* at *time_fs*."""
+        """Do *action* at *time_fs*, which is not over yet."""
+        assert time_fs >= self.now_fs, f"{time_fs} fs is over: it is {self.now_fs} fs"
         heappush(self._queue, (time_fs, next(self._order), action))
 
     def advance(self, time_fs: int) -> None:

@@ -5,8 +5,8 @@ vector of engine clocks and pending flags repeats up to a constant; from there t
 (a max-plus system becomes periodic), which is exact and not extrapolated. Blocks of a phase go to the cores in turn;
 cores that get the same number of each nest's blocks take the same time, so only the different loads are simulated.
 
-Main memory is one port that all cores share: a phase lasts as long as its slowest core or as its bytes need through
-that port, whichever is longer. Bytes count once per kernel where its parameters fit the shared cache.
+Main memory and the cache before it have one port each that all cores share: a phase lasts as long as its slowest core
+or as its bytes need through the busier port, whichever is longer. What goes through them is in `traffic`.
 """
 
 from __future__ import annotations
@@ -21,15 +21,17 @@ from dsf import errors
 from dsf.hdl import Chip
 from dsf.isa.program import Affine, Instruction, Loop, Nest, Phase, Program
 from dsf.isa.table import SET_FLAG, Isa
+from dsf.machine.traffic import Traffic, traffic
 
 __all__ = ["KernelTime", "PhaseTime", "Timing"]
 
 FEMTO = 10**15
+Body = tuple[Instruction | Loop, ...]
 
 
 @frozen
 class PhaseTime:
-    """One phase: *cycles* of its slowest core, *memory_fs* that its bytes need through the main-memory port,
+    """One phase: *cycles* of its slowest core, *memory_fs* that its bytes need through the shared memories' ports,
     *busy* cycles per engine summed over all cores."""
 
     core: str
@@ -83,10 +85,10 @@ class Timing:
         return known
 
     def _kernel(self, program: Program) -> KernelTime:
-        traffic = self._traffic(program)
-        phases = tuple(self._phase(phase, nbytes) for phase, nbytes in zip(program.phases, traffic, strict=True))
+        moved = traffic(program, self.isa, self.chip)
+        phases = tuple(self._phase(phase, nbytes) for phase, nbytes in zip(program.phases, moved, strict=True))
         barrier = self.chip.sync.barrier_cycles * FEMTO // self._clock(program.phases[0].core) if program.phases else 0
-        return KernelTime(phases, barrier, self._macs(program), sum(traffic))
+        return KernelTime(phases, barrier, self._macs(program), sum(t.main for t in moved))
 
     def _macs(self, program: Program) -> int:
         total = 0
@@ -95,30 +97,7 @@ class Timing:
             total += count(self.chip, ins) * times if count else 0
         return total
 
-    def _traffic(self, program: Program) -> list[int]:
-        """Bytes per phase through the main-memory port."""
-        main = self.chip.main_memory.name
-        cache = sum(m.nbytes for m in self.chip.memories.values() if m.scope == "chip" and m.name != main)
-        fits = sum(p.nbytes for p in program.params) <= cache
-        return [self._phase_bytes(program, phase, main, fits) for phase in program.phases]
-
-    def _phase_bytes(self, program: Program, phase: Phase, main: str, fits: bool) -> int:
-        moved: Counter[tuple[int, bool]] = Counter()
-        for ins, times in Program("", (), (phase,)).instructions():
-            row = self.isa[ins.name]
-            for operand, (_, role) in zip(ins.operands, row.operands, strict=False):
-                if operand.space == main and operand.param is not None:
-                    moved[operand.param, role.mode == "read"] += min(operand.nbytes, self._other(ins)) * times
-        if not fits:
-            return sum(moved.values())
-        return sum(min(n, program.params[p].nbytes) for (p, _), n in moved.items())
-
-    @staticmethod
-    def _other(ins: Instruction) -> int:
-        """The bytes that an instruction really moves: an indexed copy names a whole table but moves some rows."""
-        return min(o.nbytes for o in ins.operands[:2]) if len(ins.operands) > 1 else ins.operands[0].nbytes
-
-    def _phase(self, phase: Phase, nbytes: int) -> PhaseTime:
+    def _phase(self, phase: Phase, moved: Traffic) -> PhaseTime:
         cores = self.chip.cores[phase.core].count
         loads = _loads(phase.nests, cores)
         slowest, busy = 0, Counter[str]()
@@ -129,9 +108,15 @@ class Timing:
             slowest = max(slowest, board.finish(phase))
             for engine, cycles in board.busy.items():
                 busy[engine] += cycles * times
-        bandwidth = self.chip.main_memory.bandwidth
-        memory_fs = nbytes * FEMTO // bandwidth if bandwidth else 0
-        return PhaseTime(phase.core, self._clock(phase.core), slowest, memory_fs, tuple(sorted(busy.items())))
+        return PhaseTime(
+            phase.core, self._clock(phase.core), slowest, self._memory_fs(moved), tuple(sorted(busy.items()))
+        )
+
+    def _memory_fs(self, moved: Traffic) -> int:
+        """How long the busiest port of the shared memories takes: main memory's, or a cache's."""
+        ports = [(moved.main, self.chip.main_memory.bandwidth)]
+        ports += [(moved.cores, m.bandwidth) for m in self.chip.memories.values() if m.cache]
+        return max(nbytes * FEMTO // bandwidth if bandwidth else 0 for nbytes, bandwidth in ports)
 
     def _clock(self, core: str) -> int:
         return self.chip.clocks[self.chip.cores[core].clock]
@@ -167,7 +152,7 @@ class Scoreboard:
     clocks: dict[str, int] = field(factory=dict)
     pending: dict[tuple[str, str, int], list[int]] = field(factory=dict)
     busy: dict[str, int] = field(factory=dict)
-    _touched: dict[int, Uses] = field(factory=dict)
+    _surveys: dict[tuple[int, str, int], Survey] = field(factory=dict)
 
     def run_blocks(self, nest: Nest, blocks: int) -> None:
         """*blocks* blocks of *nest*, one after the other, on this core."""
@@ -184,7 +169,7 @@ class Scoreboard:
             )
         return max(self.clocks.values(), default=0)
 
-    def _body(self, body: tuple[Instruction | Loop, ...], env: dict[str, int]) -> None:
+    def _body(self, body: Body, env: dict[str, int]) -> None:
         for item in body:
             if isinstance(item, Loop):
                 self._repeat(item.body, item.count, item.variable, env)
@@ -210,18 +195,19 @@ class Scoreboard:
                 "DSF-X021", f"{ins}: {dst} waits for flag {event} of {src}, which nobody has set: this would hang"
             )
 
-    def _repeat(self, body: tuple[Instruction | Loop, ...], count: int, variable: str, env: dict[str, int]) -> None:
+    def _repeat(self, body: Body, count: int, variable: str, env: dict[str, int]) -> None:
         """The body *count* times; as soon as its state repeats up to a constant, the rest is added at once."""
-        period = self._period(body, variable)
+        uses = self._uses(body, count, variable, env)
+        period = uses.period
         history: dict[tuple[int, tuple[object, ...]], tuple[int, int, dict[str, int]]] = {}
         i = 0
         while i < count:
             env[variable] = i
             self._body(body, env)
             i += 1
-            if count - i < 2 * period or count < 4:
+            if not period or count - i < 2 * period or count < 4:
                 continue
-            shape, base = self._state(body)
+            shape, base = self._state(uses)
             seen = history.get((i % period, shape))
             if seen is None:
                 history[i % period, shape] = i, base, dict(self.busy)
@@ -229,30 +215,26 @@ class Scoreboard:
             then, base_then, busy_then = seen
             jumps = (count - i) // (i - then)
             if jumps:
-                self._advance(body, (base - base_then) * jumps, busy_then, jumps)
+                self._advance(uses, (base - base_then) * jumps, busy_then, jumps)
                 i += jumps * (i - then)
             history.clear()
 
-    def _period(self, body: tuple[Instruction | Loop, ...], variable: str) -> int:
-        """How many iterations until event ids alternate the same way again."""
-        key = id(body)
-        found = self._touched.get(key)
-        if found is None:
-            found = self._touched[key] = survey(self.timing.isa, body, variable)
-        return found.period
+    def _uses(self, body: Body, count: int, variable: str, env: Mapping[str, int]) -> Uses:
+        """What the loop touches, for the present values of the loops around it."""
+        key = id(body), variable, count
+        survey = self._surveys.get(key)
+        if survey is None:
+            survey = self._surveys[key] = Survey.of(self.timing.isa, body, {variable: count})
+        return survey.uses(variable, env)
 
-    def _state(self, body: tuple[Instruction | Loop, ...]) -> tuple[tuple[object, ...], int]:
-        """Clocks and flags of the engines that the body uses, relative to the earliest, and that earliest clock."""
-        uses = self._touched[id(body)]
+    def _state(self, uses: Uses) -> tuple[tuple[object, ...], int]:
+        """Clocks and flags of the engines that a body uses, relative to the earliest, and that earliest clock."""
         clocks = [self.clocks.get(e, 0) for e in uses.engines]
         base = min(clocks, default=0)
         flags = [(key, tuple(t - base for t in self.pending[key])) for key in uses.flags if self.pending.get(key)]
         return (tuple(c - base for c in clocks), tuple(flags)), base
 
-    def _advance(
-        self, body: tuple[Instruction | Loop, ...], cycles: int, busy_then: dict[str, int], jumps: int
-    ) -> None:
-        uses = self._touched[id(body)]
+    def _advance(self, uses: Uses, cycles: int, busy_then: dict[str, int], jumps: int) -> None:
         for engine in uses.engines:
             self.clocks[engine] = self.clocks.get(engine, 0) + cycles
         for key in uses.flags:
@@ -269,35 +251,66 @@ def _flag(ins: Instruction, env: Mapping[str, int]) -> tuple[str, str, int]:
 
 @frozen
 class Uses:
-    """What a loop body touches: its engines, its flags, and after how many iterations its event ids repeat."""
+    """What a loop touches: its engines, its flags, and after how many iterations its event ids repeat (0: never)."""
 
     engines: tuple[str, ...]
     flags: tuple[tuple[str, str, int], ...]
     period: int
 
 
-def survey(isa: Isa, body: tuple[Instruction | Loop, ...], variable: str) -> Uses:
-    """What *body*, the body of the loop over *variable*, touches."""
-    engines, flags, moduli = set[str](), set[tuple[str, str, int]](), [1]
-    for ins in _flat(body):
-        row = isa[ins.name]
-        if row.flag is None:
-            engines.add(row.engine)
-            continue
-        scalars = dict(ins.scalars)
-        src, dst, event = str(scalars["src"]), str(scalars["dst"]), scalars["event"]
-        engines.update((src, dst))
-        terms = event.terms if isinstance(event, Affine) else ()
-        first = event.const if isinstance(event, Affine) else int(event)
-        span = sum(t.step * (t.modulus - 1) for t in terms)
-        flags.update((src, dst, first + i) for i in range(span + 1))
-        moduli += [t.modulus for t in terms if t.variable == variable]
-    return Uses(tuple(sorted(engines)), tuple(sorted(flags)), lcm(*moduli))
+@define(eq=False)
+class Survey:
+    """A loop's body seen once: its engines, the events of its flags, and the counts of the loops that they may name."""
+
+    engines: tuple[str, ...]
+    events: tuple[tuple[str, str, Affine], ...]
+    counts: dict[str, int]
+    outer: tuple[str, ...]
+    _known: dict[tuple[int, ...], Uses] = field(factory=dict)
+
+    @classmethod
+    def of(cls, isa: Isa, body: Body, counts: dict[str, int]) -> Survey:
+        """The survey of *body*; *counts* has the loop's own variable and receives those inside."""
+        engines, events = set[str](), set[tuple[str, str, Affine]]()
+        for ins in _flat(body, counts):
+            row = isa[ins.name]
+            if row.flag is None:
+                engines.add(row.engine)
+                continue
+            scalars = dict(ins.scalars)
+            src, dst, event = str(scalars["src"]), str(scalars["dst"]), scalars["event"]
+            engines.update((src, dst))
+            events.add((src, dst, event if isinstance(event, Affine) else Affine(int(event))))
+        outer = {t.variable for *_, event in events for t in event.terms if t.variable not in counts}
+        return cls(tuple(sorted(engines)), tuple(events), counts, tuple(sorted(outer)))
+
+    def uses(self, variable: str, env: Mapping[str, int]) -> Uses:
+        """What the loop over *variable* touches where the loops around it stand at *env*."""
+        around = tuple([env[v] for v in self.outer])
+        known = self._known.get(around)
+        if known is None:
+            flags = {(src, dst, id) for src, dst, event in self.events for id in self._ids(event, env)}
+            known = self._known[around] = Uses(self.engines, tuple(sorted(flags)), self._period(variable))
+        return known
+
+    def _ids(self, event: Affine, env: Mapping[str, int]) -> set[int]:
+        """All values of *event* while the loop runs."""
+        ids = {event.const}
+        for t in event.terms:
+            inside = t.variable in self.counts
+            values = range(self.counts[t.variable]) if inside else range(env[t.variable], env[t.variable] + 1)
+            ids = {i + t.step * (v % t.modulus if t.modulus else v) for i in ids for v in values[: t.modulus or None]}
+        return ids
+
+    def _period(self, variable: str) -> int:
+        return lcm(*(t.modulus for *_, event in self.events for t in event.terms if t.variable == variable))
 
 
-def _flat(body: tuple[Instruction | Loop, ...]) -> Iterable[Instruction]:
+def _flat(body: Body, counts: dict[str, int]) -> Iterable[Instruction]:
+    """Every instruction of a body; *counts* receives the counts of the loops in it."""
     for item in body:
         if isinstance(item, Loop):
-            yield from _flat(item.body)
+            counts[item.variable] = item.count
+            yield from _flat(item.body, counts)
         else:
             yield item

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from importlib.metadata import EntryPoint, entry_points
+from typing import TypeVar
 
 import pluggy
 from attrs import define, field, frozen
@@ -28,17 +31,32 @@ class View:
     chip: Chip
     plugin: str
     vendor: Vendor
-    _manager: pluggy.PluginManager
-    _others: tuple[object, ...]
+    _registry: Registry
 
     def isa(self) -> Isa:
         """The chip's instruction set."""
-        return self.vendor.isa(self.chip)
+        with self._blamed("isa"):
+            return _expected(Isa, self.vendor.isa(self.chip))
 
     def kernels(self) -> tuple[Kernel, ...]:
         """All offers, the vendor's before generic's."""
-        ask = self._manager.subset_hook_caller("dsf_kernels", self._others)
-        return tuple(kernel for offers in ask(chip=self.chip) for kernel in offers)
+        ask = self._registry.hook_of(self.plugin, "dsf_kernels")
+        with self._blamed("dsf_kernels"):
+            return tuple(_expected(Kernel, kernel) for offers in ask(chip=self.chip) for kernel in offers)
+
+    @contextmanager
+    def _blamed(self, question: str) -> Iterator[None]:
+        """Whatever a stranger's code raises inside is told as its plugin's fault."""
+        try:
+            yield
+        except Exception as cause:
+            if isinstance(cause, errors.DsfError) or self.plugin == generic.NAME:
+                raise
+            raise errors.PluginError(
+                "DSF-P004",
+                f"the plugin for vendor '{self.plugin}' ({self._registry.points[self.plugin].value}), asked for "
+                f"{question} of {self.chip.name}, failed: {_told(cause)}; mend or uninstall it",
+            ) from cause
 
 
 @define(eq=False)
@@ -46,14 +64,21 @@ class Registry:
     """The installed plugins by vendor, loaded when a chip of theirs is asked for."""
 
     points: dict[str, EntryPoint] = field(factory=dict)
-    failures: dict[str, Exception] = field(factory=dict)
+    failures: dict[str, BaseException] = field(factory=dict)
     _manager: pluggy.PluginManager = field(factory=lambda: _manager())
     _vendors: dict[str, Vendor] = field(factory=dict)
 
     @classmethod
     def installed(cls) -> Registry:
         """Every plugin that an installed package names."""
-        return cls({point.name: point for point in entry_points(group=GROUP)})
+        found: dict[str, list[EntryPoint]] = {}
+        for point in sorted(entry_points(group=GROUP), key=lambda p: p.value):
+            found.setdefault(point.name, []).append(point)
+        known = cls({name: points[0] for name, points in found.items()})
+        for name, points in found.items():
+            if len({point.value for point in points}) > 1:
+                known.failures[name] = errors.PluginError("DSF-P005", _rivals(points))
+        return known
 
     def vendor(self, name: str) -> Vendor | None:
         """What the plugin for *name* declares; None where there is none. A PluginError says why one cannot be used."""
@@ -64,44 +89,46 @@ class Registry:
         if name not in self._vendors:
             try:
                 self._vendors[name] = self._register(name)
-            except Exception as cause:  # whatever a stranger's module raises is kept and told, with this chip only
+            except (Exception, SystemExit) as cause:  # what a stranger raises is kept and told, with its chips only
                 self.failures[name] = cause
                 raise self._failed(name) from cause
         return self._vendors[name]
 
     def _register(self, name: str) -> Vendor:
         module = self.points[name].load()
-        self._manager.register(module, name)
+        if self._manager.has_plugin(name):
+            raise errors.PluginError(
+                "DSF-P006", f"the name '{name}' is DSF's own; an entry point is named by its vendor"
+            )
         try:
+            self._manager.register(module, name)
             self._manager.check_pending()
-            vendor: Vendor | None = self._manager.subset_hook_caller("dsf_vendor", self._all_but(name))()
+            vendor: Vendor | None = self.hook_of(name, "dsf_vendor")()
             return _accepted(name, vendor)
         except Exception:
-            self._manager.unregister(module)
+            if self._manager.has_plugin(name):  # also one that pluggy took in by half
+                self._manager.unregister(name=name)
             raise
 
     def _failed(self, name: str) -> errors.PluginError:
-        cause = self.failures[name]
-        text = cause.sentence if isinstance(cause, errors.DsfError) else f"{type(cause).__name__}: {cause}"
         return errors.PluginError(
             "DSF-P001",
-            f"the plugin for vendor '{name}' ({self.points[name].value}) cannot be used: {text}; "
+            f"the plugin for vendor '{name}' ({self.points[name].value}) cannot be used: {_told(self.failures[name])}; "
             "mend or uninstall it, and its chips run on the generic one",
         )
 
-    def _all_but(self, name: str) -> tuple[object, ...]:
-        return tuple(p for n, p in self._manager.list_name_plugin() if n != name and p is not None)
+    def hook_of(self, name: str, hook: str) -> pluggy.HookCaller:
+        """*hook*, as only the plugin *name* and generic hear it."""
+        asked = (name, generic.NAME)
+        others = [p for n, p in self._manager.list_name_plugin() if n not in asked and p is not None]
+        return self._manager.subset_hook_caller(hook, others)
 
     def view(self, chip: Chip) -> View:
         """The plugins that answer for *chip*."""
         vendor = self.vendor(chip.vendor)
         if vendor is None:
-            return View(chip, generic.NAME, generic.VENDOR, self._manager, self._strangers(generic.NAME))
-        return View(chip, chip.vendor, vendor, self._manager, self._strangers(chip.vendor))
-
-    def _strangers(self, name: str) -> tuple[object, ...]:
-        keep = (name, generic.NAME)
-        return tuple(p for n, p in self._manager.list_name_plugin() if n not in keep and p is not None)
+            return View(chip, generic.NAME, generic.VENDOR, self)
+        return View(chip, chip.vendor, vendor, self)
 
     def loadable(self) -> tuple[str, ...]:
         """The vendors whose plugins load; the others are in `failures` afterwards."""
@@ -125,16 +152,24 @@ class Registry:
         except errors.HdlError as error:
             if error.code != "DSF-H001":
                 raise
+        try:
             return hdl.load(name, self.hdl_folders())
+        except errors.HdlError as error:
+            if error.code != "DSF-H001" or not self.failures:
+                raise
+            broken = "; ".join(self._failed(vendor).sentence for vendor in sorted(self.failures))
+            raise errors.HdlError("DSF-H001", f"{error.sentence}; {broken}") from None
 
     def default_chip(self) -> str:
         """The default chip of the only installed plugin; a UsageError that lists the choices where there is not one."""
-        names = self.loadable()
-        if len(names) == 1:
-            return self._vendors[names[0]].default_chip
+        if len(self.points) == 1:
+            (only,) = self.points
+            vendor = self.vendor(only)
+            assert vendor is not None, "an installed plugin has answered or failed"
+            return vendor.default_chip
         raise errors.DeviceError(
-            "DSF-D001",
-            f"no chip named and {len(names)} plugins installed; name one, in dsf.enable(...) or DSF_CHIP: "
+            "DSF-D014",
+            f"no chip named and {len(self.points)} plugins installed; name one, in dsf.enable(...) or DSF_CHIP: "
             + ", ".join(hdl.names(self.hdl_folders())),
         )
 
@@ -144,6 +179,24 @@ def _manager() -> pluggy.PluginManager:
     manager.add_hookspecs(spec)
     manager.register(generic, generic.NAME)
     return manager
+
+
+def _told(cause: BaseException) -> str:
+    return cause.sentence if isinstance(cause, errors.DsfError) else f"{type(cause).__name__}: {cause}"
+
+
+def _rivals(points: Iterable[EntryPoint]) -> str:
+    claims = " and ".join(f"{p.value} (of {p.dist.name if p.dist else 'an unknown package'})" for p in points)
+    return f"{claims} both answer for it; uninstall one"
+
+
+T = TypeVar("T")
+
+
+def _expected(kind: type[T], value: object) -> T:
+    if not isinstance(value, kind):
+        raise TypeError(f"{value!r} is no {kind.__module__}.{kind.__name__}")
+    return value
 
 
 def _accepted(name: str, vendor: Vendor | None) -> Vendor:

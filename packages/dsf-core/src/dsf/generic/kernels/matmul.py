@@ -39,6 +39,7 @@ class Names:
     """The instructions, engines and memories that a product uses on this chip."""
 
     load: str
+    load_acc: str
     store: str
     matmul: str
     inbound: str
@@ -58,12 +59,15 @@ class Names:
                 f"{target.isa.name}: generic loads into {load.operands[0][1].spaces[0]}, but the matrix engine reads {scratch}; "
                 "such a chip needs its vendor's kernels",
             )
-        return cls(load.name, store.name, matmul.name, load.engine, store.engine, matmul.engine, scratch, acc,
+        return cls(load.name, f"copy.{target.chip.main_memory.name}.{acc}", store.name, matmul.name, load.engine, store.engine, matmul.engine, scratch, acc,
                    target.core_of(matmul))  # fmt: skip
 
 
 def emit_product(b: Builder, target: Target, product: Product) -> None:
-    """Emit one phase that computes *product* in the tiling that the timing plane finishes first."""
+    """Emit one phase that computes *product* in the tiling that the timing plane finishes first. A bias starts in the
+    accumulator, which some instruction must reach from main memory."""
+    if product.bias is not None:
+        target.row("load.acc")
     emit_tiled(b, Names.of(target, product.a.dtype), product, best_tiling(target, product))
 
 
@@ -76,7 +80,7 @@ def best_tiling(target: Target, product: Product) -> Tiling:
         names = Names.of(target, product.a.dtype)
         candidates = list(tilings(target, names, asked))
         if not candidates:
-            raise errors.KernelError("DSF-K003", f"{target.isa.name}: no tiling of {asked} fits this chip's memories")
+            raise errors.KernelError("DSF-K003", f"{target.isa.name}: no tile of a product of {asked} fits {names.scratch} and {names.acc}")
         known = target.memory[asked] = min(candidates, key=lambda t: _duration(target, names, asked, t))
     return Tiling(min(known.m, product.m), min(known.n, product.n), min(known.k, _up(product.k)))
 
@@ -90,9 +94,15 @@ def _up(size: int) -> int:
 
 
 def tilings(target: Target, names: Names, product: Product) -> Iterator[Tiling]:
-    """Result tiles that the accumulator takes, with the deepest slabs of which two fit the scratch memory."""
+    """Result tiles that the accumulator takes, with the deepest slabs of which two fit the scratch memory; flat tiles
+    where none of the usual height does."""
+    found = list(_tilings(target, names, product, (128, 64, 256)))
+    yield from found or _tilings(target, names, product, (32, 16))
+
+
+def _tilings(target: Target, names: Names, product: Product, heights: tuple[int, ...]) -> Iterator[Tiling]:
     memories, item = target.chip.memories, torch_dtype(product.a.dtype).itemsize
-    for m in dict.fromkeys(min(size, product.m) for size in (128, 64, 256)):
+    for m in dict.fromkeys(min(size, product.m) for size in heights):
         for n in dict.fromkeys(min(size, product.n) for size in (128, 256, 64, 32, 16)):
             deepest = memories[names.scratch].nbytes // 2 // ((_up(m) + _up(n)) * item) // BLOCK * BLOCK
             depth = min(deepest, 512, _up(product.k))
@@ -161,11 +171,10 @@ class _Block:
         b, bias, names = self.b, self.product.bias, self.names
         if bias is None:
             return 0
-        source = b.gm(bias.param, self.column * (bias.column * torch_dtype(bias.dtype).itemsize), (self.m, self.n), bias.dtype, (0, bias.column))
-        b.order(names.matrix, names.inbound, 2)
-        b.order(names.outbound, names.inbound, 2)
-        b(f"copy.{b.chip.main_memory.name}.{names.acc}", self._acc(), source)
-        b.order(names.inbound, names.matrix, 2)
+        offset = self.column * (bias.column * torch_dtype(bias.dtype).itemsize)
+        source = b.gm(bias.param, offset, (self.m, self.n), bias.dtype, (0, bias.column))
+        b.order(names.matrix, names.inbound, 2)  # which has waited for the last block's result to leave
+        b(names.load_acc, self._acc(), source)
         return 1
 
     def _slab(self, k: Affine, depth: int, half: Affine, accumulate: Affine) -> None:

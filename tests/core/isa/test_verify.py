@@ -1,0 +1,367 @@
+"""Every rule of a program, broken on purpose: the whole sentence is the interface.
+
+The invented chip: sram 1 MiB and acc 256 KiB per core, both in units of 64 bytes; event ids 0 to 15.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from re import escape
+
+import pytest
+
+from dsf import errors
+from dsf.hdl import Chip
+from dsf.isa import Affine, Builder, Instruction, Isa, Loop, Nest, Operand, Param, Phase, Program, Role
+from dsf.isa.program import Term
+from dsf.isa.verify import verify
+
+
+@pytest.fixture
+def refused(block: Builder) -> Callable[..., None]:
+    """Emits one instruction into line 4 of the listing and expects this refusal of the program."""
+
+    def refused(said: str, name: str, *operands: Operand, line: int = 4, **scalars: float) -> None:
+        block(name, *operands, **scalars)
+        text = str(Instruction(name, operands, tuple(scalars.items())))
+        code, sentence = said.split(": ", 1)
+        with pytest.raises(errors.ProgramError, match=f"^{escape(f'{code}: test, line {line}: {text}: {sentence}')}$"):
+            finish(block)
+
+    return refused
+
+
+def finish(b: Builder) -> Program:
+    """Close the block that the fixture has opened, and verify the program."""
+    nest = Nest((("i", 1),), tuple(b._bodies[-1]))
+    program = Program(b.name, tuple(b._params), (Phase("core", (nest,)),))
+    verify(program, b.isa, b.chip)
+    return program
+
+
+def test_a_program_that_keeps_the_rules_is_built(block: Builder) -> None:
+    block("copy.hbm.sram", block.on("sram", 64, (32, 64), "float16"), block.gm(0, 0, (32, 64), "float16"))
+    assert len(list(finish(block).instructions())) == 1
+
+
+def test_an_unknown_instruction_is_answered_with_the_nearest_names(refused: Callable[..., None]) -> None:
+    refused("DSF-I002: generic(acme-x1): no instruction named 'v.sigmoyd'; did you mean v.sigmoid or s.sigmoid?", "v.sigmoyd")
+
+
+def test_an_instruction_like_none_is_answered_with_where_all_are_listed(block: Builder, isa: Isa) -> None:
+    block("Mmad3D")
+    count = len(isa.rows)
+    said = f"generic(acme-x1): no instruction named 'Mmad3D'; print(isa) lists all {count}"
+    with pytest.raises(errors.IsaError, match=f"^DSF-I002: test, line 4: Mmad3D: {escape(said)}$"):
+        finish(block)
+
+
+def test_a_missing_operand_is_counted(refused: Callable[..., None], b: Builder) -> None:
+    refused("DSF-I004: 1 operands, expected 2", "v.exp", b.on("sram", 0, (8,), "float32"))
+
+
+def test_an_operand_in_a_memory_that_the_instruction_does_not_take_is_named(
+    refused: Callable[..., None], b: Builder
+) -> None:
+    tiles = b.on("sram", 0, (16,), "float32"), b.on("acc", 64, (16,), "float32")
+    refused("DSF-I005: operand 'a' must be in sram, got acc[0x40](16)float32", "v.exp", *tiles)
+
+
+def test_an_operand_in_a_format_that_the_instruction_does_not_take_is_named(
+    refused: Callable[..., None], b: Builder
+) -> None:
+    tiles = b.on("sram", 0, (16,), "int32"), b.on("sram", 64, (16,), "int32")
+    floats = "bfloat16 or float16 or float32"
+    refused(f"DSF-I006: operand 'dst' must be {floats}, got sram[0x0](16)int32", "v.exp", *tiles)
+
+
+def test_an_engine_that_the_core_lacks_is_named(chip: Chip, isa: Isa) -> None:
+    b = Builder("test", isa, chip)
+    with b.phase("tail"), b.nest(i=1):
+        b("v.fill", b.on("sram", 0, (16,), "float32"), value=0)
+    with pytest.raises(
+        errors.MachineError,
+        match=r"^DSF-X001: test, line 4: v.fill sram\[0x0\]\(16\)float32, value=0: engine vec is not on core tail$",
+    ):
+        b.build()
+
+
+def test_a_start_off_the_memorys_alignment_is_refused(refused: Callable[..., None], b: Builder) -> None:
+    refused(
+        "DSF-X005: operand 'dst' starts off a multiple of 64 bytes in sram",
+        "v.fill", b.on("sram", 96, (16,), "float32"), value=0,
+    )  # fmt: skip
+
+
+def test_a_step_off_the_memorys_alignment_is_refused(block: Builder) -> None:
+    with block.loop(3) as r:
+        block("v.fill", block.on("sram", r * 32, (8,), "float32"), value=0)
+    with pytest.raises(
+        errors.MachineError,
+        match=r"^DSF-X005: test, line 5: v.fill sram\[0x20\*r0\]\(8\)float32, value=0: "
+        r"operand 'dst' starts off a multiple of 64 bytes in sram$",
+    ):
+        finish(block)
+
+
+def test_main_memory_is_addressed_in_whole_elements(refused: Callable[..., None], b: Builder) -> None:
+    refused(
+        "DSF-X005: operand 'src' starts off a multiple of 2 bytes in hbm",
+        "copy.hbm.sram", b.on("sram", 0, (16,), "float16"), b.gm(0, 3, (16,), "float16"),
+    )  # fmt: skip
+
+
+def test_an_operand_beyond_the_end_of_its_memory_is_refused(refused: Callable[..., None], b: Builder) -> None:
+    refused(
+        "DSF-X004: operand 'dst' spans bytes 1048512 to 1048640, sram has 1048576",
+        "v.fill", b.on("sram", 1048512, (32,), "float32"), value=0,
+    )  # fmt: skip
+
+
+def test_an_operand_before_the_start_of_its_memory_is_refused(refused: Callable[..., None], b: Builder) -> None:
+    refused(
+        "DSF-X004: operand 'dst' spans bytes -64 to 0, sram has 1048576",
+        "v.fill", b.on("sram", -64, (16,), "float32"), value=0,
+    )  # fmt: skip
+
+
+def test_bounds_hold_in_the_last_iteration_as_well(block: Builder) -> None:
+    """17 tiles of 64 KiB: the last one starts at the end of 1 MiB."""
+    with block.loop(17) as r:
+        block("v.fill", block.on("sram", r * 65536, (16384,), "float32"), value=0)
+    with pytest.raises(
+        errors.MachineError,
+        match=r"^DSF-X004: test, line 5: v.fill sram\[0x10000\*r0\]\(16384\)float32, value=0: "
+        r"operand 'dst' spans bytes 0 to 1114112, sram has 1048576$",
+    ):
+        finish(block)
+
+
+def test_bounds_of_a_buffer_that_alternates_are_those_of_its_halves(block: Builder) -> None:
+    with block.loop(1000) as r:
+        block("v.fill", block.on("sram", (r % 2) * 524288, (131072,), "float32"), value=0)
+    finish(block)
+
+
+def test_a_parameter_is_as_long_as_it_says(chip: Chip, isa: Isa) -> None:
+    """Blocks 0 to 3 of 1024 bytes fit 4096; in block 4 the copy reads beyond the end."""
+    b = Builder("test", isa, chip)
+    b.param("x", "in", 4096)
+    with b.phase("core"), b.nest(i=5) as (i,):
+        b("copy.hbm.sram", b.on("sram", 0, (512,), "float16"), b.gm(0, i * 1024, (512,), "float16"))
+    with pytest.raises(
+        errors.MachineError,
+        match=r"^DSF-X004: test, line 4: copy.hbm.sram sram\[0x0\]\(512\)float16, hbm.p0\[0x400\*i\]\(512\)float16: "
+        r"operand 'src' spans bytes 0 to 5120, parameter x has 4096$",
+    ):
+        b.build()
+
+
+def test_an_empty_operand_spans_nothing(block: Builder) -> None:
+    block("copy.hbm.sram", block.on("sram", 1048576, (0, 8), "float16"), block.gm(0, 4096, (0, 8), "float16"))
+    finish(block)
+
+
+def test_main_memory_is_reached_through_parameters_only(refused: Callable[..., None], b: Builder) -> None:
+    refused(
+        "DSF-I007: operand 'src' is in hbm but names no parameter",
+        "copy.hbm.sram", b.on("sram", 0, (16,), "float16"), b.on("hbm", 0, (16,), "float16"),
+    )  # fmt: skip
+
+
+def test_a_parameter_is_no_way_into_on_chip_memory(refused: Callable[..., None]) -> None:
+    """Else its length, not the memory's, would be the bound."""
+    refused(
+        "DSF-I007: operand 'dst' is in sram but names a parameter; parameters are in main memory",
+        "v.fill", Operand("sram", (16,), (1,), "float32", Affine(), 0), value=0,
+    )  # fmt: skip
+
+
+def test_a_parameter_that_was_never_declared_is_counted(refused: Callable[..., None], b: Builder) -> None:
+    refused(
+        "DSF-I007: operand 'src' names parameter 2; the program has 2",
+        "copy.hbm.sram", b.on("sram", 0, (16,), "float16"), b.gm(2, 0, (16,), "float16"),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("shape", "stride", "said"),
+    [
+        ((-1, 4), (4, 1), "operand 'dst' has a negative size or stride"),
+        ((2, 4), (4, -1), "operand 'dst' has a negative size or stride"),
+        ((2, 4), (1,), "operand 'dst' has 2 sizes and 1 strides"),
+    ],
+)
+def test_a_window_that_cannot_be_is_refused(
+    refused: Callable[..., None], b: Builder, shape: tuple[int, ...], stride: tuple[int, ...], said: str
+) -> None:
+    refused(f"DSF-I008: {said}", "v.fill", b.on("sram", 64, shape, "float32", stride), value=0)
+
+
+@pytest.mark.parametrize(("event", "span"), [(16, "16..16"), (-1, "-1..-1")])
+def test_event_ids_are_those_that_the_chip_has(block: Builder, event: int, span: str) -> None:
+    block.set_flag("din", "vec", event)
+    with pytest.raises(
+        errors.MachineError,
+        match=f"^DSF-X002: test, line 4: SetFlag src=din, dst=vec, event={hex(event)}: "
+        f"event ids {span}; this chip has 0..15 for each pair of engines$",
+    ):
+        finish(block)
+
+
+def test_event_ids_that_a_loop_counts_are_checked_to_its_end(block: Builder) -> None:
+    with block.loop(17) as r:
+        block.order("din", "vec", r)
+    with pytest.raises(errors.MachineError, match=r"event ids 0\.\.16; this chip has 0\.\.15"):
+        finish(block)
+
+
+def test_event_ids_do_not_depend_on_the_block(chip: Chip, isa: Isa) -> None:
+    """Blocks run on any cores in any order: a flag that one block sets for another would hang."""
+    b = Builder("test", isa, chip)
+    with b.phase("core"), b.nest(i=4) as (i,):
+        b.order("din", "vec", i % 2)
+    with pytest.raises(
+        errors.MachineError,
+        match=r"^DSF-X007: test, line 4: SetFlag src=din, dst=vec, event=\(i%2\): "
+        r"the event id depends on i, which counts blocks; blocks are independent$",
+    ):
+        b.build()
+
+
+def test_a_flag_orders_engines_of_its_own_core(block: Builder) -> None:
+    block.set_flag("din", "MTE1")
+    with pytest.raises(
+        errors.MachineError,
+        match=r"^DSF-X001: test, line 4: SetFlag src=din, dst=MTE1, event=0x0: dst=MTE1 is no engine of core core$",
+    ):
+        finish(block)
+
+
+def test_a_flag_says_who_waits_for_whom(block: Builder) -> None:
+    block("SetFlag", src="din")
+    with pytest.raises(
+        errors.IsaError,
+        match=r"^DSF-I004: test, line 4: SetFlag src=din: a flag names src, dst and event; missing: dst, event$",
+    ):
+        finish(block)
+
+
+def test_a_loop_variable_ends_with_its_loop(block: Builder) -> None:
+    with block.loop(4) as r:
+        block("v.fill", block.on("sram", r * 64, (16,), "float32"), value=0)
+    block("v.fill", block.on("sram", r * 64, (16,), "float32"), value=0)
+    with pytest.raises(
+        errors.IsaError,
+        match=r"^DSF-I010: test, line 6: v.fill sram\[0x40\*r0\]\(16\)float32, value=0: "
+        r"'r0' is counted by no loop around it$",
+    ):
+        finish(block)
+
+
+@pytest.mark.parametrize("count", [0, -3])
+def test_a_loop_runs_at_least_once(chip: Chip, isa: Isa, count: int) -> None:
+    fill = Instruction("v.fill", (Operand("sram", (16,), (1,), "float32", Affine(0, (Term("r", 64),))),), (("value", 0),))
+    program = Program("test", (), (Phase("core", (Nest((), (Loop("r", count, (fill,)),)),)),))
+    with pytest.raises(
+        errors.IsaError, match=f"^DSF-I009: test, line 4: loop r<{count}: a loop runs at least once; leave it out instead$"
+    ):
+        verify(program, isa, chip)
+
+
+def test_the_line_is_the_listings(b: Builder) -> None:
+    """A wrong instruction behind loops, nests and phases is found where the listing has it."""
+    with b.phase("core"):
+        with b.nest(i=2), b.loop(3):
+            with b.loop(4):
+                b("v.fill", b.on("sram", 0, (16,), "float32"), value=0)
+            b("v.fill", b.on("sram", 64, (16,), "float32"), value=0)
+        with b.nest(i=1):
+            b("v.fill", b.on("sram", 32, (16,), "float32"), value=13)
+    program = Program(b.name, tuple(b._params), tuple(b._phases))
+    (line,) = [text for text in program.listing().splitlines() if "value=13" in text]
+    with pytest.raises(errors.MachineError, match=f"^DSF-X005: test, line {int(line.split()[0])}: v.fill"):
+        b.build()
+
+
+@pytest.mark.parametrize(
+    ("dst", "a", "c", "said"),
+    [
+        ("float32", "float32", "float16", "one dtype for all, not float32 and float16; cast first"),
+        ("float16", "float32", "float32", "one dtype for all, not float16 and float32; cast first"),
+    ],
+)
+def test_a_vector_instruction_converts_nothing(
+    refused: Callable[..., None], b: Builder, dst: str, a: str, c: str, said: str
+) -> None:
+    tiles = (b.on("sram", 64 * n, (16,), dtype) for n, dtype in enumerate((dst, a, c)))
+    refused(f"DSF-X006: {said}", "v.add", *tiles)
+
+
+def test_a_comparison_writes_truth_values_and_a_selection_reads_them(block: Builder) -> None:
+    truth, x, y = (block.on("sram", 64 * n, (16,), d) for n, d in enumerate(("bool", "float32", "float32")))
+    block("v.lt", truth, x, y)
+    block("v.where", x, truth, x, y)
+    finish(block)
+
+
+def test_what_is_broadcast_has_its_full_shape(refused: Callable[..., None], b: Builder) -> None:
+    refused(
+        "DSF-X006: shapes (4, 16) and (1, 16) differ; a broadcast dimension has its full size and stride 0",
+        "v.add", b.on("sram", 0, (4, 16), "float32"), b.on("sram", 0, (4, 16), "float32"),
+        b.on("sram", 256, (1, 16), "float32"),
+    )  # fmt: skip
+
+
+def test_a_reduction_leaves_one_element_a_row(refused: Callable[..., None], b: Builder) -> None:
+    refused(
+        "DSF-X006: a reduction of (4, 16) leaves (4, 1), not (4, 16)",
+        "v.reduce.sum", b.on("sram", 0, (4, 16), "float32"), b.on("sram", 256, (4, 16), "float32"),
+    )  # fmt: skip
+
+
+def test_the_sizes_of_a_product_agree(refused: Callable[..., None], b: Builder) -> None:
+    refused(
+        "DSF-X006: no product of (16, 32) and (16, 8) is (16, 8)",
+        "matmul", b.on("acc", 0, (16, 8), "float32"), b.on("sram", 0, (16, 32), "float16"),
+        b.on("sram", 1024, (16, 8), "float16"), accumulate=0,
+    )  # fmt: skip
+
+
+def test_a_copy_keeps_the_format(refused: Callable[..., None], b: Builder) -> None:
+    refused(
+        "DSF-X006: one dtype for all, not float16 and float32; cast first",
+        "copy.hbm.sram", b.on("sram", 0, (16,), "float16"), b.gm(0, 0, (16,), "float32"),
+    )  # fmt: skip
+
+
+def test_results_are_rounded_on_the_way_out_of_an_accumulator(block: Builder) -> None:
+    block("copy.acc.hbm", block.gm(1, 0, (16,), "float16"), block.on("acc", 0, (16,), "float32"))
+    finish(block)
+
+
+def test_no_operand_is_larger_than_the_on_chip_memory_it_names(chip: Chip, isa: Isa) -> None:
+    """Every operand of every row, in every memory that it may have, one element more than fits."""
+    tried = 0
+    for row in isa.rows.values():
+        for place, (name, role) in enumerate(row.operands):
+            for space in role.spaces:
+                if chip.memories[space].main:
+                    continue
+                operands = [window(r.spaces[0], r, 1) for _, r in row.operands]
+                fits = chip.memories[space].nbytes // operands[place].itemsize
+                operands[place] = window(space, role, fits + 1)
+                program = Program("test", (Param("x", "inout", 64),), (one_block(Instruction(row.name, tuple(operands))),))
+                with pytest.raises(errors.MachineError, match=f"operand '{name}' spans .*, {space} has"):
+                    verify(program, isa, chip)
+                tried += 1
+    assert tried > 200
+
+
+def window(space: str, role: Role, size: int) -> Operand:
+    dtype = role.dtypes[0] if role.dtypes else "float32"
+    return Operand(space, (size,), (1,), dtype, Affine(), 0 if space == "hbm" else None)
+
+
+def one_block(ins: Instruction) -> Phase:
+    return Phase("core", (Nest((), (ins,)),))

@@ -1,0 +1,141 @@
+"""Who serves an intent, in which order everybody is asked, and what is said of those who do not."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from attrs import evolve
+
+from dsf import errors
+from dsf.kernels.choose import Chooser
+from dsf.kernels.kernel import EXACT, Kernel, Limit, Rounding
+
+NEGATION = {"expr": ("neg", torch.float32, ("in", 0))}
+
+
+@pytest.fixture
+def negation(bench):
+    x = torch.randn(4)
+    return bench.intent("elementwise", [x], [bench.out((4,), x.dtype)], **NEGATION)
+
+
+def offer(name, emit, *limits):
+    return Kernel(name, "elementwise", name, emit, lambda intent, x: (-x,), limits)
+
+
+def never(words):
+    return Limit(words, lambda chip, intent: False)
+
+
+def full(target, intent):
+    raise errors.KernelError("DSF-K002", "the cupboard is full")
+
+
+def test_the_first_offer_that_can_is_taken(bench, negation):
+    compiled = bench.kernel("compiled.elementwise")
+    first = evolve(compiled, name="first")
+    choice = Chooser.of(bench.target, [first, compiled])(negation)
+    assert choice.kernel is first
+    assert choice.reason == "first offer"
+
+
+def test_who_was_asked_before_is_told_with_the_reasons(bench, negation):
+    compiled = bench.kernel("compiled.elementwise")
+    offers = [offer("proud", compiled.emit, never("the moon is full")), offer("stuffed", full), compiled]
+    choice = Chooser.of(bench.target, offers)(negation)
+    assert choice.kernel is compiled
+    assert choice.reason == "proud: not so: the moon is full; stuffed: the cupboard is full"
+
+
+def test_what_nobody_serves_goes_to_the_host_with_everybodys_reason(bench, negation):
+    offers = [offer("proud", full, never("the moon is full")), offer("stuffed", full)]
+    choice = Chooser.of(bench.target, offers)(negation)
+    assert (choice.kernel, choice.program) == (None, None)
+    assert choice.reason == "proud: not so: the moon is full; stuffed: the cupboard is full"
+
+
+def test_a_kind_that_nobody_offers_goes_to_the_host(bench, negation):
+    assert Chooser.of(bench.target, [])(negation).reason == "no kernel of this kind is offered"
+
+
+def test_a_fault_of_a_kernels_author_is_not_hidden_behind_the_host(bench, negation):
+    def broken(target, intent):
+        raise errors.MachineError("DSF-X005", "off by a byte")
+
+    with pytest.raises(errors.MachineError, match="off by a byte"):
+        Chooser.of(bench.target, [offer("broken", broken), bench.kernel("compiled.elementwise")])(negation)
+
+
+def test_equal_intents_are_decided_once(bench, negation):
+    asked = []
+    compiled = bench.kernel("compiled.elementwise")
+
+    def emit(target, intent):
+        asked.append(intent)
+        return compiled.emit(target, intent)
+
+    choose = Chooser.of(bench.target, [offer("counting", emit)])
+    assert choose(negation) is choose(evolve(negation, ops=(7,)))
+    assert len(asked) == 1
+
+
+def test_the_vendor_is_asked_first_then_generic_then_the_compiler(bench):
+    order = list(dict.fromkeys(kernel.library for kernel in bench.kernels))
+    assert order[-2:] == ["generic", "compiled"]
+    assert len(order) == (2 if bench.chip.vendor == "acme" else 3)
+
+
+def test_a_format_of_the_host_is_not_offered_to_anyone(bench):
+    x = torch.randn(4, 4).double()
+    why = bench.refusal("linear", [x, x], [bench.out((4, 4), x.dtype)], has_bias=False, transposed=True)
+    assert why == "chip: the HDL computes float64 on the host"
+
+
+def test_under_strict_a_detour_is_an_error_that_names_the_tensor(bench):
+    x = torch.randn(4, 4).double()
+    intent = bench.intent("linear", [x, x], [bench.out((4, 4), x.dtype)], has_bias=False, transposed=True)
+    sentence = (
+        r"outside any module: linear on a \[4, 4\] tensor of float64; "
+        rf"{bench.chip.name} computes it by way of host, which strict forbids; convert the tensor, for example with "
+        r"\.to\(torch\.float32\), or enable without strict"
+    )
+    with pytest.raises(errors.DtypeError, match=sentence):
+        Chooser.of(bench.target, bench.kernels, strict=True)(intent)
+
+
+# What a kernel states
+
+
+def test_a_rounding_is_told_in_words():
+    assert str(EXACT) == "bit-equal to its reference: nothing is computed in another order or precision"
+    assert str(Rounding(1, 8, "sums in fp32")) == "within 1 ulp of its reference (8 in float32): sums in fp32"
+
+
+def test_a_rounding_measures_in_the_last_place():
+    """At 1.0 the next float16 is 2^-10 away; the mean of these magnitudes is below 2."""
+    reference = torch.tensor([1.0, -1.5, 1.25]).half()
+    off = reference.clone()
+    off[1] += 2.0**-10
+    assert Rounding(1, 0, "").excess(off, reference) is None
+    off[1] += 2.0**-10
+    assert Rounding(1, 0, "").excess(off, reference) == "2.0 ulp from the reference, 1 are stated"
+
+
+def test_a_cancellation_counts_as_what_it_was_computed_from():
+    reference = torch.tensor([1.0, 1.0, 2.0**-14]).half()
+    off = reference.clone()
+    off[2] = 0.0
+    assert Rounding(1, 0, "").excess(off, reference) is None
+
+
+def test_a_rounding_takes_nan_for_nan_and_nothing_else():
+    reference = torch.tensor([torch.nan, torch.inf, 1.0])
+    assert EXACT.excess(reference.clone(), reference) is None
+    for place, number in ((0, 1.0), (1, 1.0), (2, torch.nan), (2, torch.inf)):
+        off = reference.clone()
+        off[place] = number
+        assert Rounding(4, 4, "").excess(off, reference) is not None
+
+
+def test_whole_numbers_have_no_rounding():
+    assert Rounding(9, 9, "").excess(torch.tensor([3]), torch.tensor([4])) == "inf ulp from the reference, 0 are stated"

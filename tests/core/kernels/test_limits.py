@@ -1,0 +1,116 @@
+"""Every limit of every kernel refuses what breaks it, in its own words, and the host's note has them."""
+
+from __future__ import annotations
+
+import torch
+
+GAP = 2 * 1024 * 1024  # elements of 16 bits: 4 MB from row to row, where a copy's gap field ends at 2 MB
+
+
+def linear(bench, x, w, out=None):
+    return bench.intent("linear", [x, w], [bench.out((*x.shape[:-1], w.shape[0]), x.dtype) if out is None else out],
+                        has_bias=False, transposed=True)  # fmt: skip
+
+
+def matmul(bench, a, b, out=None):
+    return bench.intent("matmul", [a, b], [bench.out((*a.shape[:-1], b.shape[-1]), a.dtype) if out is None else out])
+
+
+def attention(bench, q, k, v):
+    groups = q.shape[1] // max(k.shape[1], 1)
+    outputs = [bench.out((*q.shape[:3], v.shape[3]), q.dtype)]
+    return bench.intent("attention", [q, k, v], outputs, causal=False, groups=groups, has_mask=False, scale=1.0)
+
+
+def half(*shape):
+    return torch.randn(shape).half()
+
+
+def far(*shape):
+    """Rows that lie further apart than a copy can skip."""
+    stride = (*(GAP * shape[-2] for _ in shape[:-2]), GAP, 1)
+    return torch.empty((shape[-2] - 1) * GAP + shape[-1]).half().as_strided(shape, stride)
+
+
+def rms_norm(bench, dtype=torch.float16, compute=torch.float32):
+    x = torch.randn(2, 4).to(dtype)
+    return bench.intent("rms_norm", [x, x[0]], [bench.out((2, 4), dtype)], eps=1e-5, compute=compute, weight_after_cast=True)
+
+
+def rotary(bench, width, dtype=torch.float16):
+    x = torch.randn(2, width).to(dtype)
+    return bench.intent("rotary", [x, x, x], [bench.out((2, width), dtype)], style="half")
+
+
+MATRICES = "operands are fp16, bf16 or fp32, both of one format"
+LYING = "each matrix lies densely along rows or columns"
+EMPTY = "no dimension is empty"
+APART = "rows lie no further apart than a copy can skip"
+HEADS = "q, k, v and y are fp16, bf16 or fp32, all of one format"
+NUMBERS = "operands and result are fp16, bf16 or fp32"
+
+BREAKING = {
+    ("linear", MATRICES): lambda b: linear(b, half(2, 4), torch.randn(3, 4)),
+    ("linear", LYING): lambda b: linear(b, half(4, 8)[::2, ::2], half(3, 4)),
+    ("linear", EMPTY): lambda b: linear(b, half(2, 0), half(3, 0)),
+    ("linear", APART): lambda b: linear(b, far(3, 4), half(3, 4)),
+    ("matmul", MATRICES): lambda b: matmul(b, half(2, 2, 4), torch.randn(2, 4, 3)),
+    ("matmul", LYING): lambda b: matmul(b, half(2, 2, 4), half(2, 8, 6)[:, ::2, ::2]),
+    ("matmul", EMPTY): lambda b: matmul(b, half(0, 2, 4), half(0, 4, 3)),
+    ("matmul", APART): lambda b: matmul(b, half(1, 2, 3), far(1, 3, 4)),
+    ("attention", HEADS): lambda b: attention(b, half(1, 2, 3, 4), half(1, 2, 3, 4), torch.randn(1, 2, 3, 4)),
+    ("attention", "heads lie densely along the head dimension"):
+        lambda b: attention(b, half(1, 2, 3, 8)[..., ::2], half(1, 2, 3, 4), half(1, 2, 3, 4)),
+    ("attention", EMPTY): lambda b: attention(b, half(1, 2, 3, 4), half(1, 2, 0, 4), half(1, 2, 0, 4)),
+    ("attention", APART): lambda b: attention(b, half(1, 1, 2, 4), far(1, 1, 3, 4), half(1, 1, 3, 4)),
+    ("attention", "one row of scores, with its mask, fits UB"):
+        lambda b: attention(b, half(1, 1, 1, 8), half(1, 1, 40_000, 8), half(1, 1, 40_000, 8)),
+    ("attention", "one row of scores, with its mask, fits the scratch memory"):
+        lambda b: attention(b, half(1, 1, 1, 8), half(1, 1, 200_000, 8), half(1, 1, 200_000, 8)),
+    ("rms_norm", NUMBERS): lambda b: rms_norm(b, torch.int32),
+    ("rms_norm", "the mean of squares is wanted in fp32 at most"): lambda b: rms_norm(b, compute=torch.float64),
+    ("layer_norm", NUMBERS): lambda b: b.intent(
+        "layer_norm", [torch.ones(2, 4, dtype=torch.int64)], [b.out((2, 4), torch.int64)], axes=1, eps=0.0, has_weight=False,
+        has_bias=False),
+    ("gated_activation", NUMBERS): lambda b: b.intent(
+        "gated_activation", [half(4).int(), half(4).int()], [b.out((4,), torch.int32)], act="relu"),
+    ("rotary", NUMBERS): lambda b: rotary(b, 4, torch.int32),
+    ("rotary", "the head dimension is even"): lambda b: rotary(b, 5),
+    ("softmax", NUMBERS): lambda b: b.intent("softmax", [half(4).int()], [b.out((4,), torch.float32)], dim=0, log=False),
+    ("embedding", "ids are int32 or int64"): lambda b: b.intent(
+        "embedding", [torch.zeros(3, dtype=torch.int16), half(5, 4)], [b.out((3, 4), torch.float16)]),
+}  # fmt: skip
+
+
+def test_every_limit_refuses_in_its_own_words(bench):
+    """acme-x1 states no gap that a copy could not skip, so there that limit holds for whatever comes."""
+    for kernel in bench.kernels:
+        for limit in kernel.limits:
+            intent = BREAKING[kernel.kind, limit.words](bench)
+            if limit.words == APART and bench.chip.vendor == "acme":
+                assert limit.holds(bench.chip, intent)
+            else:
+                assert kernel.refusal(bench.chip, intent) == limit.words
+
+
+def test_every_library_states_the_same_limits(bench):
+    """Each in its own memory's name, so that nothing slips past the vendor's kernel or past generic's."""
+    fits = {"ascend": "one row of scores, with its mask, fits UB"}
+    for library in {kernel.library for kernel in bench.kernels} - {"compiled"}:
+        stated = {(k.kind, limit.words) for k in bench.kernels if k.library == library for limit in k.limits}
+        other = "one row of scores, with its mask, fits the scratch memory"
+        assert stated == {key for key in BREAKING if "one row" not in key[1]} | {("attention", fits.get(library, other))}
+
+
+def test_what_breaks_a_limit_of_everybody_goes_to_the_host_with_all_their_words(bench):
+    x, w = half(4, 8)[::2, ::2], half(3, 4)
+    why = bench.refusal("linear", [x, w], [bench.out((2, 3), x.dtype)], has_bias=False, transposed=True)
+    names = [kernel.name for kernel in bench.kernels if kernel.kind == "linear"]
+    assert why == "; ".join(f"{name}: not so: each matrix lies densely along rows or columns" for name in names)
+
+
+def test_every_kernel_says_where_it_is_from_and_how_it_rounds(bench):
+    for kernel in bench.kernels:
+        assert kernel.source
+        assert kernel.rounding.why
+        assert all(limit.words for limit in kernel.limits)
