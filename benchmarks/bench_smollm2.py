@@ -22,13 +22,15 @@ from dsf.models.load import load
 from dsf.models.shelf import find
 
 PROMPT = (
-    "The history of computing is longer than that of the machines we now call computers, and it includes the history of "
-    "methods intended for pen and paper or for chalk and slate, with or without the aid of tables. "
+    "The history of computing is longer than that of the machines we now call computers, and it includes the history "
+    "of methods intended for pen and paper or for chalk and slate, with or without the aid of tables. "
 ) * 6
 TOKENS = 128
 
 
-def prefill_and_decode(model: torch.nn.Module, ids: torch.Tensor, steps: int) -> tuple[float, list[float], torch.Tensor]:
+def prefill_and_decode(
+    model: torch.nn.Module, ids: torch.Tensor, steps: int
+) -> tuple[float, list[float], torch.Tensor]:
     """Seconds of one prefill and of each decode step, and the prefill's logits on the host."""
     with torch.no_grad():
         start = perf_counter()
@@ -68,6 +70,7 @@ def measure(
     """Rounds of native and emulated in turn; medians in milliseconds."""
     first, first_steps, logits = prefill_and_decode(device, there, asked.steps)
     prefill_and_decode(plain, ids, asked.steps)
+    reference = logits
     native: list[tuple[float, float]] = []
     emulated: list[tuple[float, float]] = []
     for done in range(asked.rounds):

@@ -131,7 +131,10 @@ class Bench:
         """The intent of *kind* on tensors as they lie; tensors of one storage are one buffer."""
         buffers: dict[int, int] = {}
         regions = [
-            Region(buffers.setdefault(storage(t), len(buffers)), Window(tuple(t.shape), t.stride(), t.storage_offset(), t.dtype))
+            Region(
+                buffers.setdefault(storage(t), len(buffers)),
+                Window(tuple(t.shape), t.stride(), t.storage_offset(), t.dtype),
+            )
             for t in (*inputs, *outputs)
         ]
         return Intent(kind, tuple(regions[: len(inputs)]), tuple(regions[len(inputs) :]), attributes(**attrs))
@@ -149,7 +152,14 @@ class Bench:
         return choice.reason
 
     def run(
-        self, kind: str, inputs: Tensors, outputs: Tensors, *, kernel: Kernel | None = None, exact: bool = False, **attrs: Any
+        self,
+        kind: str,
+        inputs: Tensors,
+        outputs: Tensors,
+        *,
+        kernel: Kernel | None = None,
+        exact: bool = False,
+        **attrs: Any,
     ) -> Run:
         """Execute the intent's program, by *kernel* or by who is chosen."""
         intent = self.intent(kind, inputs, outputs, **attrs)
@@ -164,7 +174,9 @@ class Bench:
             machine = self._machines[exact] = Functional(self.chip, self.isa, self.arena, exact)
         machine.bind(machine.unroll(program), layout.addresses).run()
         layout.untouched_but(len(inputs))
-        return Run(self, kernel, intent, tuple(inputs), layout.results(len(inputs)), reference, program, self.timing(program))
+        return Run(
+            self, kernel, intent, tuple(inputs), layout.results(len(inputs)), reference, program, self.timing(program)
+        )
 
     def oracle(self, kind: str, inputs: Tensors, outputs: Tensors, *, exact: bool = False, **attrs: Any) -> Run:
         """As `run`, and both planes agree with the oracle: bits equal, cycles equal."""
@@ -230,7 +242,9 @@ class Layout:
                     flat = memory[: memory.numel() // tensor.itemsize * tensor.itemsize].view(tensor.dtype)
                     flat.as_strided(tuple(tensor.shape), tensor.stride(), address // tensor.itemsize).zero_()
         changed = (after != self.before).nonzero()
-        assert changed.numel() == 0, f"{changed.numel()} bytes written outside the outputs, first at {changed[0].item()}"
+        assert changed.numel() == 0, (
+            f"{changed.numel()} bytes written outside the outputs, first at {changed[0].item()}"
+        )
 
 
 def storage(tensor: torch.Tensor) -> int:
@@ -289,7 +303,9 @@ def seeded() -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--update-golden", action="store_true", help="write the listings of tests/golden anew, to be reviewed")
+    parser.addoption(
+        "--update-golden", action="store_true", help="write the listings of tests/golden anew, to be reviewed"
+    )
 
 
 @pytest.fixture

@@ -34,7 +34,9 @@ def test_a_linear_layer_takes_the_cube_cores_path(ascend, has_bias):
     """GM -> L1 -> L0A, L0B -> L0C -> GM, and a bias by way of L1 and the bias table."""
     x, w, b = torch.randn(40, 600).half(), torch.randn(700, 600).half(), torch.randn(700).half()
     inputs = [x, w, b] if has_bias else [x, w]
-    kernel, program = chosen(ascend, "linear", inputs, [ascend.out((40, 700), x.dtype)], has_bias=has_bias, transposed=True)
+    kernel, program = chosen(
+        ascend, "linear", inputs, [ascend.out((40, 700), x.dtype)], has_bias=has_bias, transposed=True
+    )
     assert kernel.name == "MatMul"
     moves = {"DataCopy.GM2L1", "LoadData.L12L0A", "LoadData.L12L0B", "Fixpipe", "SetFlag", "WaitFlag"}
     assert names(program) == moves | ({"Mmad.bias", "DataCopy.L12BT"} if has_bias else {"Mmad"})
@@ -46,7 +48,14 @@ def test_attention_changes_cores_through_main_memory(ascend):
     """Cube, vector, cube: they share nothing but GM."""
     q, k, v = torch.randn(1, 4, 9, 16).half(), torch.randn(1, 2, 9, 16).half(), torch.randn(1, 2, 9, 16).half()
     _, program = chosen(
-        ascend, "attention", [q, k, v], [ascend.out(q.shape, q.dtype)], causal=True, groups=2, has_mask=False, scale=0.25
+        ascend,
+        "attention",
+        [q, k, v],
+        [ascend.out(q.shape, q.dtype)],
+        causal=True,
+        groups=2,
+        has_mask=False,
+        scale=0.25,
     )
     assert [phase.core for phase in program.phases] == ["AIC", "AIV", "AIC"]
     assert [(p.name, p.nbytes) for p in program.params[4:]] == [("scores", 4 * 9 * 9 * 4), ("weights", 4 * 9 * 9 * 2)]
@@ -63,7 +72,13 @@ def test_bfloat16_is_computed_in_float32_on_the_vector_engine(ascend):
     ):
         _, program = chosen(ascend, kind, [x], outputs, **attrs)
         assert engines(ascend, program) == {"MTE2", "V", "MTE3"}
-        used = {o.dtype for ins, _ in program.instructions() if ins.name not in ("Cast",) for o in ins.operands if o.space == "UB"}
+        used = {
+            o.dtype
+            for ins, _ in program.instructions()
+            if ins.name not in ("Cast",)
+            for o in ins.operands
+            if o.space == "UB"
+        }
         assert used <= {"float32", "bfloat16"}
 
 
@@ -111,7 +126,9 @@ def test_generics_products_are_refused_here_in_words(ascend, kind):
     shape = (5, 7) if kind == "linear" else (1, 1, 5, 7)
     generic = next(k for k in ascend.kernels if k.kind == kind and k.library == "generic")
     intent = ascend.intent(kind, inputs, [ascend.out(shape, torch.float16)], **attrs)
-    sentence = "ascend-2201: generic loads into UB, but the matrix engine reads L0A; such a chip needs its vendor's kernels"
+    sentence = (
+        "ascend-2201: generic loads into UB, but the matrix engine reads L0A; such a chip needs its vendor's kernels"
+    )
     with pytest.raises(Exception, match=sentence) as caught:
         generic.emit(ascend.target, intent)
     assert caught.value.code == "DSF-K008"

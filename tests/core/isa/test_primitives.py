@@ -58,8 +58,10 @@ FUNCTIONS: dict[str, Callable[[float], float]] = {
 
 
 def same(result: torch.Tensor, wanted: torch.Tensor) -> bool:
-    return result.dtype == wanted.dtype and torch.equal(torch.isnan(result), torch.isnan(wanted)) and torch.equal(
-        torch.nan_to_num(result), torch.nan_to_num(wanted)
+    return (
+        result.dtype == wanted.dtype
+        and torch.equal(torch.isnan(result), torch.isnan(wanted))
+        and torch.equal(torch.nan_to_num(result), torch.nan_to_num(wanted))
     )
 
 

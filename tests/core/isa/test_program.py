@@ -22,8 +22,8 @@ def test_a_variable_modulo_two_alternates() -> None:
 
 
 def test_scaling_an_affine_value_scales_every_part() -> None:
-    assert ((I % 2) + J + 5) * 3 == Affine(15, (Term("i", 3, 2), Term("j", 3)))
-    assert 3 * (I + 1) == Affine(3, (Term("i", 3),))
+    assert Affine(15, (Term("i", 3, 2), Term("j", 3))) == ((I % 2) + J + 5) * 3
+    assert Affine(3, (Term("i", 3),)) == 3 * (I + 1)
 
 
 @pytest.mark.parametrize(

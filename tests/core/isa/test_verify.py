@@ -45,7 +45,10 @@ def test_a_program_that_keeps_the_rules_is_built(block: Builder) -> None:
 
 
 def test_an_unknown_instruction_is_answered_with_the_nearest_names(refused: Callable[..., None]) -> None:
-    refused("DSF-I002: generic(acme-x1): no instruction named 'v.sigmoyd'; did you mean v.sigmoid or s.sigmoid?", "v.sigmoyd")
+    refused(
+        "DSF-I002: generic(acme-x1): no instruction named 'v.sigmoyd'; did you mean v.sigmoid or s.sigmoid?",
+        "v.sigmoyd",
+    )
 
 
 def test_an_instruction_like_none_is_answered_with_where_all_are_listed(block: Builder, isa: Isa) -> None:
@@ -261,10 +264,13 @@ def test_a_loop_variable_ends_with_its_loop(block: Builder) -> None:
 
 @pytest.mark.parametrize("count", [0, -3])
 def test_a_loop_runs_at_least_once(chip: Chip, isa: Isa, count: int) -> None:
-    fill = Instruction("v.fill", (Operand("sram", (16,), (1,), "float32", Affine(0, (Term("r", 64),))),), (("value", 0),))
+    fill = Instruction(
+        "v.fill", (Operand("sram", (16,), (1,), "float32", Affine(0, (Term("r", 64),))),), (("value", 0),)
+    )
     program = Program("test", (), (Phase("core", (Nest((), (Loop("r", count, (fill,)),)),)),))
     with pytest.raises(
-        errors.IsaError, match=f"^DSF-I009: test, line 4: loop r<{count}: a loop runs at least once; leave it out instead$"
+        errors.IsaError,
+        match=f"^DSF-I009: test, line 4: loop r<{count}: a loop runs at least once; leave it out instead$",
     ):
         verify(program, isa, chip)
 
@@ -351,7 +357,9 @@ def test_no_operand_is_larger_than_the_on_chip_memory_it_names(chip: Chip, isa: 
                 operands = [window(r.spaces[0], r, 1) for _, r in row.operands]
                 fits = chip.memories[space].nbytes // operands[place].itemsize
                 operands[place] = window(space, role, fits + 1)
-                program = Program("test", (Param("x", "inout", 64),), (one_block(Instruction(row.name, tuple(operands))),))
+                program = Program(
+                    "test", (Param("x", "inout", 64),), (one_block(Instruction(row.name, tuple(operands))),)
+                )
                 with pytest.raises(errors.MachineError, match=f"operand '{name}' spans .*, {space} has"):
                     verify(program, isa, chip)
                 tried += 1

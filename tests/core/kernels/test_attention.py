@@ -85,7 +85,9 @@ def test_attention_is_right_to_within_its_roundings(bench, size, dtype):
 
 
 @formats
-@pytest.mark.parametrize("size", [s for s in SIZES if s[3] == s[4]] + [(2, 4, 2, 1, 1, 8, 8), (1, 4, 2, 1, 9, 8, 8)], ids=str)
+@pytest.mark.parametrize(
+    "size", [s for s in SIZES if s[3] == s[4]] + [(2, 4, 2, 1, 1, 8, 8), (1, 4, 2, 1, 9, 8, 8)], ids=str
+)
 def test_a_causal_query_sees_no_later_key(bench, size, dtype):
     """Top left: query i sees keys 0 to i, also where there are more keys than queries, as torch has it."""
     q, k, v = heads(*size, dtype)
@@ -122,7 +124,9 @@ def test_a_query_that_may_see_nothing_gets_zeros(bench, dtype):
     for mask in (keep, shift):
         run = attend(bench, q, k, v, mask.expand(1, 2, 4, 5))
         assert torch.equal(run.output[:, :, 2], torch.zeros(1, 2, 16, dtype=dtype))
-        torch_says = F.scaled_dot_product_attention(q.float(), k.float().expand(1, 2, 5, 16), v.float().expand(1, 2, 5, 16), mask)
+        torch_says = F.scaled_dot_product_attention(
+            q.float(), k.float().expand(1, 2, 5, 16), v.float().expand(1, 2, 5, 16), mask
+        )
         assert torch.equal(torch_says[:, :, 2], torch.zeros(1, 2, 16))
 
 
@@ -145,7 +149,9 @@ def test_any_scale_is_taken(bench, scale):
     q, k, v = heads(1, 2, 2, 3, 5, 16, 16, torch.float32)
     run = attend(bench, q, k, v, scale=scale) if scale >= 0 else None
     negative = attend(bench, -q, k, v, scale=abs(scale))
-    direct = bench.run("attention", [q, k, v], [bench.out((1, 2, 3, 16), q.dtype)], causal=False, groups=1, has_mask=False, scale=scale)
+    direct = bench.run(
+        "attention", [q, k, v], [bench.out((1, 2, 3, 16), q.dtype)], causal=False, groups=1, has_mask=False, scale=scale
+    )
     assert torch.equal(direct.output, (run or negative).output)
 
 

@@ -168,7 +168,13 @@ def test_a_fused_expression_keeps_every_rounding(bench, narrow):
     product = "mul", narrow, ("in", 0), ("in", 1)
     wide = "add", torch.float32, ("cast", torch.float32, product), ("cast", torch.float32, ("in", 1))
     back = "cast", narrow, ("mul", torch.float32, wide, ("const", torch.float32, 0.3))
-    expr = "where", narrow, ("lt", torch.bool, back, ("in", 0)), ("sub", narrow, back, product), ("div", narrow, back, ("in", 1))
+    expr = (
+        "where",
+        narrow,
+        ("lt", torch.bool, back, ("in", 0)),
+        ("sub", narrow, back, product),
+        ("div", narrow, back, ("in", 1)),
+    )
     pointwise(bench, expr, [x, y]).equals(evaluate(expr, [x, y]))
 
 
@@ -198,7 +204,21 @@ def test_nan_and_infinities_go_through_as_in_torch(bench, dtype):
 
 # Shapes and places
 
-TAILS = [(), (1,), (31,), (32,), (33,), (1, 1), (2, 3, 5, 7), (131, 1), (1, 131), (3, 4099), (70, 33), (8161,), (2, 20000)]
+TAILS = [
+    (),
+    (1,),
+    (31,),
+    (32,),
+    (33,),
+    (1, 1),
+    (2, 3, 5, 7),
+    (131, 1),
+    (1, 131),
+    (3, 4099),
+    (70, 33),
+    (8161,),
+    (2, 20000),
+]
 
 
 @pytest.mark.parametrize("shape", TAILS, ids=str)
@@ -263,7 +283,9 @@ def test_rows_far_apart_are_copied_one_by_one(bench):
 
 
 @pytest.mark.parametrize("left", BROADCAST)
-@pytest.mark.parametrize("dtype", [torch.bool, torch.int64, torch.float64, torch.complex64, torch.float16, torch.uint8], ids=str)
+@pytest.mark.parametrize(
+    "dtype", [torch.bool, torch.int64, torch.float64, torch.complex64, torch.float16, torch.uint8], ids=str
+)
 def test_a_copy_moves_any_format(bench, left, dtype):
     x = (BROADCAST[left]() * 9).to(dtype)
     if left in ("row", "column", "middle", "number", "outer"):
@@ -286,8 +308,12 @@ def test_a_fill_keeps_to_its_window(bench):
     bench.run("fill", [], [bench.out((4, 5), torch.float16, (64, 3))], value=1.0).equals(torch.ones(4, 5).half())
 
 
-@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int16, torch.float32, torch.float16, torch.bfloat16], ids=str)
-@pytest.mark.parametrize(("start", "step", "length"), [(0, 1, 1), (0, 1, 4097), (5, 3, 100), (10, -2, 33), (0, 1, 20000)])
+@pytest.mark.parametrize(
+    "dtype", [torch.int64, torch.int32, torch.int16, torch.float32, torch.float16, torch.bfloat16], ids=str
+)
+@pytest.mark.parametrize(
+    ("start", "step", "length"), [(0, 1, 1), (0, 1, 4097), (5, 3, 100), (10, -2, 33), (0, 1, 20000)]
+)
 def test_a_ramp_counts_exactly_and_rounds_once(bench, start, step, length, dtype):
     wanted = (start + step * torch.arange(length)).to(dtype)
     bench.run("iota", [], [bench.out((length,), dtype)], start=start, step=step).equals(wanted)
@@ -320,5 +346,9 @@ def test_planes_and_oracle_agree_on_a_fused_expression(bench, dtype):
 def test_planes_and_oracle_agree_across_engines(bench):
     """Whole numbers of 64 bits go to the scalar engine and come back: flags order the two."""
     x = torch.randint(-9, 9, (3, 50))
-    expr = "cast", torch.float32, ("add", torch.int64, ("in", 0), ("cast", torch.int64, ("gt", torch.bool, ("in", 0), ("in", 0))))
+    expr = (
+        "cast",
+        torch.float32,
+        ("add", torch.int64, ("in", 0), ("cast", torch.int64, ("gt", torch.bool, ("in", 0), ("in", 0)))),
+    )
     bench.oracle("elementwise", [x], [bench.out(x.shape, torch.float32)], expr=expr)

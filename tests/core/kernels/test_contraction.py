@@ -46,7 +46,17 @@ def operands(m: int, n: int, k: int, dtype: torch.dtype) -> tuple[torch.Tensor, 
     return torch.randn(m, k).to(dtype), (torch.randn(n, k) / k**0.5).to(dtype), torch.randn(n).to(dtype)
 
 
-SIZES = [(1, 1, 1), (1, 16, 16), (1, 576, 64), (16, 16, 16), (17, 1, 5), (37, 53, 70), (128, 64, 96), (3, 131, 257), (130, 258, 33)]
+SIZES = [
+    (1, 1, 1),
+    (1, 16, 16),
+    (1, 576, 64),
+    (16, 16, 16),
+    (17, 1, 5),
+    (37, 53, 70),
+    (128, 64, 96),
+    (3, 131, 257),
+    (130, 258, 33),
+]
 
 
 @formats
@@ -80,7 +90,9 @@ def test_operands_are_read_as_they_lie(bench, lie, which):
     linear(bench, LIES[lie](x) if which == "x" else x, LIES[lie](w) if which == "w" else w, b)
 
 
-@pytest.mark.parametrize("place", [lambda b: torch.stack([b, b], 1)[:, 0], lambda b: b[:1].expand_as(b)], ids=["apart", "one"])
+@pytest.mark.parametrize(
+    "place", [lambda b: torch.stack([b, b], 1)[:, 0], lambda b: b[:1].expand_as(b)], ids=["apart", "one"]
+)
 def test_a_bias_is_read_as_it_lies(bench, place):
     x, w, b = operands(37, 300, 70, torch.float16)
     linear(bench, x, w, place(b))
@@ -112,7 +124,13 @@ def test_a_result_may_have_another_format(bench, out):
     linear(bench, x, w, out=bench.out((17, 19), out))
 
 
-SHAPES = [((1, 1), (1, 1)), ((5, 7, 9), (5, 9, 3)), ((2, 3, 5, 7), (2, 3, 7, 4)), ((17, 33), (33, 18)), ((4, 1, 64), (4, 64, 31))]
+SHAPES = [
+    ((1, 1), (1, 1)),
+    ((5, 7, 9), (5, 9, 3)),
+    ((2, 3, 5, 7), (2, 3, 7, 4)),
+    ((17, 33), (33, 18)),
+    ((4, 1, 64), (4, 64, 31)),
+]
 
 
 def matmul(bench, a, b, method="run"):
@@ -193,7 +211,9 @@ def test_products_are_padded_to_whole_tiles_and_no_further(bench, size, half, si
 def test_whole_tiles_are_not_padded(bench, size, dtype):
     """Twice the multiply-adds of the program are torch's FLOPs of the operator."""
     x, w, _ = operands(*size, dtype)
-    intent = bench.intent("linear", [x, w], [bench.out((x.shape[0], w.shape[0]), dtype)], has_bias=False, transposed=True)
+    intent = bench.intent(
+        "linear", [x, w], [bench.out((x.shape[0], w.shape[0]), dtype)], has_bias=False, transposed=True
+    )
     with FlopCounterMode(display=False) as counter:
         F.linear(x, w)
     assert 2 * bench.timing(bench.chosen(intent)[1]).macs == flops(intent) == counter.get_total_flops()

@@ -12,6 +12,7 @@ from dsf import errors
 from dsf.isa.program import Instruction, Loop, Program
 from dsf.machine.ordering import check
 
+
 def half(*shape: int) -> torch.Tensor:
     """Never read: programs are written and checked, not run."""
     return torch.empty(shape, dtype=torch.float16)
@@ -51,7 +52,10 @@ def pairs(program: Program, isa) -> Iterator[tuple[Instruction, Instruction]]:
             found = list(flags(nest.body, isa))
             for first in (f for f in found if isa.rows[f.name].flag == "set"):
                 for second in (f for f in found if isa.rows[f.name].flag == "wait"):
-                    if dict(first.scalars)["src"] == dict(second.scalars)["src"] and dict(first.scalars)["dst"] == dict(second.scalars)["dst"]:
+                    if (
+                        dict(first.scalars)["src"] == dict(second.scalars)["src"]
+                        and dict(first.scalars)["dst"] == dict(second.scalars)["dst"]
+                    ):
                         yield first, second
 
 

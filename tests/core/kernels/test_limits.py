@@ -34,7 +34,9 @@ def far(*shape):
 
 def rms_norm(bench, dtype=torch.float16, compute=torch.float32):
     x = torch.randn(2, 4).to(dtype)
-    return bench.intent("rms_norm", [x, x[0]], [bench.out((2, 4), dtype)], eps=1e-5, compute=compute, weight_after_cast=True)
+    return bench.intent(
+        "rms_norm", [x, x[0]], [bench.out((2, 4), dtype)], eps=1e-5, compute=compute, weight_after_cast=True
+    )
 
 
 def rotary(bench, width, dtype=torch.float16):
@@ -99,7 +101,9 @@ def test_every_library_states_the_same_limits(bench):
     for library in {kernel.library for kernel in bench.kernels} - {"compiled"}:
         stated = {(k.kind, limit.words) for k in bench.kernels if k.library == library for limit in k.limits}
         other = "one row of scores, with its mask, fits the scratch memory"
-        assert stated == {key for key in BREAKING if "one row" not in key[1]} | {("attention", fits.get(library, other))}
+        assert stated == {key for key in BREAKING if "one row" not in key[1]} | {
+            ("attention", fits.get(library, other))
+        }
 
 
 def test_what_breaks_a_limit_of_everybody_goes_to_the_host_with_all_their_words(bench):

@@ -90,7 +90,7 @@ def isa(chip: Chip) -> Isa:
     return table_of(chip)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def planes(chip: Chip, isa: Isa) -> Planes:
     return Planes(chip, isa)
 

@@ -103,9 +103,7 @@ def pipeline(b: Builder, laps: int) -> Program:
     ("laps", "wanted"),
     [(1, 176), (2, 256), (3, 352), (4, 432), (5, 528), (6, 608), (1000, 88080), (1001, 88176), (10000, 880080)],
 )
-def test_a_double_buffered_pipeline_takes_what_its_clocks_say(
-    b: Builder, planes: Any, laps: int, wanted: int
-) -> None:
+def test_a_double_buffered_pipeline_takes_what_its_clocks_say(b: Builder, planes: Any, laps: int, wanted: int) -> None:
     """Store 0 runs from 96 to 176 and store 1 to 256. Load 2 waits for store 0, so that store 2 ends at
     176 + 80 + 16 + 80 = 352 and store 3 at 432: two laps take 176 cycles."""
     program = pipeline(b, laps)
@@ -223,7 +221,8 @@ def test_a_flag_that_is_left_set_would_hang_a_later_kernel(b: Builder, planes: A
     program = b.build()
     for plane in (planes.time, planes.oracle_cycles):
         with pytest.raises(
-            errors.MachineError, match=r"^DSF-X020: phase core: flag 3 of din for vec is still set at the end; wait for it$"
+            errors.MachineError,
+            match=r"^DSF-X020: phase core: flag 3 of din for vec is still set at the end; wait for it$",
         ):
             plane(program)
 

@@ -1,4 +1,4 @@
-"""S: the scalar unit, an element at a time over UB. int64 arithmetic and comparisons end up here. [Triton-Ascend guide]"""
+"""S: the scalar unit, an element at a time over UB. int64 arithmetic and comparisons end up here. [Triton-Ascend]"""
 
 from __future__ import annotations
 

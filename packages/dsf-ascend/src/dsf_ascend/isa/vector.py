@@ -1,8 +1,8 @@
 """V: the vector engine, 256 bytes a cycle over UB. [asc-devkit: vector API and its cycle tables]
 
 It computes in fp16, fp32, int32 and int16; bf16 is cast to fp32 first, and int64 falls to the scalar unit. The
-transcendental names of the high-level API (Sin, Tanh, Erf, ...) are priced as one pass of the Exp class each; the passes
-that the vendor's library really makes are not published.
+transcendental names of the high-level API (Sin, Tanh, Erf, ...) are priced as one pass of the Exp class each; how many
+passes the vendor's library really makes is not published.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ TRANSCENDENTAL = {
 }  # fmt: skip
 LOGIC = {"and": "And", "or": "Or", "xor": "Xor", "not": "Not"}
 COMPARISONS = {
-    "eq": "Compare.EQ", "ne": "Compare.NE", "lt": "Compare.LT", "le": "Compare.LE", "gt": "Compare.GT", "ge": "Compare.GE",
+    "eq": "Compare.EQ", "ne": "Compare.NE", "lt": "Compare.LT",
+    "le": "Compare.LE", "gt": "Compare.GT", "ge": "Compare.GE",
 }  # fmt: skip
 REDUCTIONS = {"sum": "ReduceSum", "max": "ReduceMax", "min": "ReduceMin"}
 INDICES = {"argmax": "ReduceMax.Index", "argmin": "ReduceMin.Index"}

@@ -227,6 +227,10 @@ class _Block:
         item = torch_dtype(bias.dtype).itemsize
         place = b.on("L1", b.chip.memories["L1"].nbytes - b.chip.memories["BT"].nbytes, (self.n,), bias.dtype)
         b.order("M", "MTE2", 2)
-        b("DataCopy.GM2L1", place, b.gm(bias.param, self.column * (bias.column * item), (self.n,), bias.dtype, (bias.column,)))
+        b(
+            "DataCopy.GM2L1",
+            place,
+            b.gm(bias.param, self.column * (bias.column * item), (self.n,), bias.dtype, (bias.column,)),
+        )
         b.order("MTE2", "MTE1", 2)
         b("DataCopy.L12BT", b.on("BT", 0, (self.n,), "float32"), place)

@@ -1,4 +1,4 @@
-"""MatMul and BatchMatMul: linear layers and products of activations on the cube core. [aclnnMatmul, aclnnBatchMatMul]"""
+"""MatMul and BatchMatMul: linear layers and products of activations on the cube core."""
 
 from __future__ import annotations
 

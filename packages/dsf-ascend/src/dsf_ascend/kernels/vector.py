@@ -1,6 +1,6 @@
 """The vector cores' library under the vendor's names: norms, SwiGlu, rotary embedding, softmax, reductions, movement.
 
-The generators are the shared ones of dsf.kernels: what makes them Ascend's is the instruction table they are written to.
+The generators are the shared ones of dsf.kernels; the instruction table that they are written to makes them Ascend's.
 """
 
 from __future__ import annotations

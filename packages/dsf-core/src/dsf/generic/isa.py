@@ -1,8 +1,8 @@
 """An instruction set for any chip, from its HDL: neutral names, one row for each engine, data path and primitive.
 
 A chip that has no plugin needs a vector engine with a core-scope memory that main memory can be copied into and out of;
-a matrix engine as well, with an accumulator that it can be copied out of. What is missing is simply not served, and what
-needs it goes to the host.
+a matrix engine as well, with an accumulator that it can be copied out of. What is missing is simply not served, and
+what needs it goes to the host.
 """
 
 from __future__ import annotations
@@ -15,7 +15,13 @@ from dsf import errors
 from dsf.hdl import Chip, Engine, Path
 from dsf.isa import Isa
 from dsf.isa.families import (
-    add_copies, add_indexed, add_matrix, add_pointwise, add_reductions, add_scans, add_vector_moves,
+    add_copies,
+    add_indexed,
+    add_matrix,
+    add_pointwise,
+    add_reductions,
+    add_scans,
+    add_vector_moves,
 )  # fmt: skip
 from dsf.isa.laws import fixed
 from dsf.isa.primitives import ARG_REDUCTIONS, POINTWISE, REDUCTIONS

@@ -16,7 +16,18 @@ from contextlib import contextmanager
 from dsf import errors
 from dsf.hdl import Chip
 from dsf.isa.program import (
-    Affine, Instruction, Loop, Nest, Operand, Param, Phase, Program, Scalar, Term, affine, contiguous,
+    Affine,
+    Instruction,
+    Loop,
+    Nest,
+    Operand,
+    Param,
+    Phase,
+    Program,
+    Scalar,
+    Term,
+    affine,
+    contiguous,
 )  # fmt: skip
 from dsf.isa.table import Isa
 from dsf.isa.verify import verify
@@ -40,7 +51,8 @@ class Scratch:
         if address + nbytes > self.memory.nbytes:
             raise errors.KernelError(
                 "DSF-K002",
-                f"{self.memory.name}: a tile of {nbytes} bytes does not fit after {address} of {self.memory.nbytes} bytes",
+                f"{self.memory.name}: a tile of {nbytes} bytes does not fit after "
+                f"{address} of {self.memory.nbytes} bytes",
             )
         self.used = address + nbytes
         return address

@@ -1,4 +1,4 @@
-"""Whole families of rows made from the primitives: what every vector, scalar and copy engine has, under names of choice.
+"""Whole families of rows made from the primitives: what vector, scalar and copy engines have, under names of choice.
 
 A vendor's module names its instructions (`{"add": "Add", "log": "Ln"}`) and says which dtypes they take; the meaning
 and the in-place form come from the primitive, the cycles from the laws.
@@ -31,8 +31,8 @@ def add_pointwise(
     isa: Isa, engine: str, space: str, names: Mapping[str, str], dtypes: Iterable[str],
     rules: Iterable[Rule] = (), source: str = "",
 ) -> None:  # fmt: skip
-    """One row `names[primitive]` per primitive: dst = primitive(a, b, c), all in *space*, in those of *dtypes* on which the
-    primitive is defined. `where` selects by a bool."""
+    """One row `names[primitive]` per primitive: dst = primitive(a, b, c), all in *space*, in those of *dtypes* on which
+    the primitive is defined. `where` selects by a bool."""
     formats = tuple(dtypes)
     for key, name in names.items():
         primitive = POINTWISE[key]
@@ -131,14 +131,14 @@ def add_indexed(isa: Isa, engine: str, main: str, space: str, gather: str, scatt
     index = read(space, dtypes=("int64", "int32"))
     isa.add(
         Row(gather, engine, laws.indexed, (("dst", write(space)), ("table", read(main)), ("index", index)),
-            _gather, "dst[i] = table[index[i]]; an index out of range is an error", None, (one_dtype(0, 1),), "gather", None,
-            None, source)
+            _gather, "dst[i] = table[index[i]]; an index out of range is an error", None, (one_dtype(0, 1),), "gather",
+            None, None, source)
     )  # fmt: skip
     if scatter:
         isa.add(
             Row(scatter, engine, laws.indexed, (("table", accumulate(main)), ("src", read(space)), ("index", index)),
-                _scatter, "table[index[i]] = src[i]; the last one wins", _scatter_fast, (one_dtype(0, 1),), "scatter", None,
-                None, source)
+                _scatter, "table[index[i]] = src[i]; the last one wins", _scatter_fast, (one_dtype(0, 1),), "scatter",
+                None, None, source)
         )  # fmt: skip
 
 

@@ -88,7 +88,7 @@ class Affine:
     def __mod__(self, modulus: int) -> Affine:
         """Only for a bare loop variable: what alternates is one loop's counter."""
         (term,) = self.terms
-        assert self.const == 0 and term.step == 1 and term.modulus == 0
+        assert (self.const, term.step, term.modulus) == (0, 1, 0)
         return Affine(0, (Term(term.variable, 1, modulus),))
 
     def __str__(self) -> str:
@@ -208,7 +208,7 @@ class Phase:
 
 @frozen(cache_hash=True)
 class Param:
-    """A buffer that a program is bound to. *role*: in, out, inout or workspace; *nbytes* it may touch from its address."""
+    """A buffer that a program is bound to. *role*: in, out, inout or workspace; *nbytes* are touched from its address."""
 
     name: str
     role: str

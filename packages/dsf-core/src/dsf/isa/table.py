@@ -2,7 +2,7 @@
 
 From a row come the functional machine (`semantics`, `fast`), the timing machine (`engine`, `cycles`), the checks
 (`operands`, `rules`), the manual (`print(ISA)`) and the tests. Semantics are pure: operand arrays in, the written
-operand's new value out; they know no clock. Cycles are pure as well: shapes and chip in, cycles out; they know no values.
+operand's new value out; they know no clock. Cycles are pure as well: shapes and chip in, cycles out, no values.
 """
 
 from __future__ import annotations

@@ -156,7 +156,9 @@ class Compiler:
         raise errors.KernelError("DSF-K001", f"{self.target.isa.name}: no instruction serves '{name}' on {dtype}")
 
 
-_EXACT_IN_HALF = frozenset(("add", "sub", "max", "min", "neg", "abs", "sign", "eq", "ne", "lt", "le", "gt", "ge", "where"))
+_EXACT_IN_HALF = frozenset(
+    ("add", "sub", "max", "min", "neg", "abs", "sign", "eq", "ne", "lt", "le", "gt", "ge", "where")
+)
 """What float16 does to 8-bit whole numbers without a rounding: its 11 bits hold their sums, not their products."""
 
 _UNROUNDED = ("mul", "div", "floor_div", "trunc_div")

@@ -115,7 +115,9 @@ def linear_product(intent: Intent) -> Product:
     *outer, (m, x_row, y_row) = lead or [(1, 0, 0)]
     n, k = y.shape[-1], x.shape[-1]
     w_k, w_n = (w.stride[1], w.stride[0]) if intent.attr("transposed") else w.stride
-    bias = Side(2, 0, intent.inputs[2].stride[0], dtype_name(intent.inputs[2].dtype)) if intent.attr("has_bias") else None
+    bias = (
+        Side(2, 0, intent.inputs[2].stride[0], dtype_name(intent.inputs[2].dtype)) if intent.attr("has_bias") else None
+    )
     return Product(
         m, n, k, Side(0, x_row, x.stride[-1], dtype_name(x.dtype)), Side(1, w_k, w_n, dtype_name(w.dtype)),
         Side(len(intent.inputs), y_row, y.stride[-1], dtype_name(y.dtype)),

@@ -97,9 +97,7 @@ REFERENCES: dict[str, Reference] = {
     "layer_norm": _layer_norm,
     "gated_activation": _gated_activation,
     "softmax": _softmax,
-    **{kind: meaning for kind in (
-        "rotary", "concat", "arg_reduce", "elementwise", "copy", "fill", "iota",
-    )},
+    **dict.fromkeys(("rotary", "concat", "arg_reduce", "elementwise", "copy", "fill", "iota"), meaning),
     "reduce": _reduce,
     "cumsum": _cumsum,
     "embedding": _embedding,
@@ -107,12 +105,18 @@ REFERENCES: dict[str, Reference] = {
 """The plain meaning is a kind's reference where the generator rounds exactly as torch's own operators do."""
 
 ROUNDINGS: dict[str, Rounding] = {
-    "rms_norm": Rounding(2, 8, "sums and rsqrt in fp32; an ulp of the normed value, once rounded, is up to two of the product"),
+    "rms_norm": Rounding(
+        2, 8, "sums and rsqrt in fp32; an ulp of the normed value, once rounded, is up to two of the product"
+    ),
     "layer_norm": Rounding(1, 16, "sums and rsqrt in fp32, rounded once"),
-    "gated_activation": Rounding(2, 8, "the activation in fp32; an ulp of it, once rounded, is up to two of the product"),
+    "gated_activation": Rounding(
+        2, 8, "the activation in fp32; an ulp of it, once rounded, is up to two of the product"
+    ),
     "softmax": Rounding(1, 8, "exp and sums in fp32, rounded once"),
     "reduce": Rounding(1, 16, "sums and products in fp32 in another order, rounded once"),
     "cumsum": Rounding(1, 16, "running sums in fp32, rounded once"),
-    "elementwise": Rounding(1, 32, "each step rounded as written; functions in fp32 by other means than torch's, gelu most"),
+    "elementwise": Rounding(
+        1, 32, "each step rounded as written; functions in fp32 by other means than torch's, gelu most"
+    ),
     **dict.fromkeys(("rotary", "embedding", "concat", "arg_reduce", "copy", "fill", "iota"), EXACT),
 }

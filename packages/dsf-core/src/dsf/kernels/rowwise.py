@@ -293,7 +293,9 @@ class _Reduction:
             for first, count, length in ((0, pieces, size), (pieces, 1, rest)):
                 window = Window((*lead, count, length), (*strides, size * step, step), 0, source.dtype)
                 result = Window((*lead, count, 1), (*out, 1), 0, dtype)
-                self.emit(b, Stream(source.param, "in", window, first * size * step), Stream(place, "out", result, first))
+                self.emit(
+                    b, Stream(source.param, "in", window, first * size * step), Stream(place, "out", result, first)
+                )
         return _Rows(place, dtype, out[: len(self.kept)], ((prod(shape[len(self.kept) :]), 1),))
 
     def emit(self, b: Builder, source: Stream, result: Stream, last: bool = False) -> None:

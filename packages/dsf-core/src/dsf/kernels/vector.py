@@ -1,4 +1,4 @@
-"""Vector programs: tile an iteration space over cores, move tiles through on-chip memory twice buffered, compute on them.
+"""Vector programs: tile an iteration space over cores, move tiles on chip and back twice buffered, compute on them.
 
 Every vector kernel of every chip is written against this module: it says which windows it takes and what happens to a
 tile (in primitives); tiling, edges, double buffering and the flags between engines are here, once. A tile is a matrix of
@@ -282,7 +282,9 @@ def _tile_shape(
         n_rows = 1
     apart = not _skips(target, tuple(step for _, step in space.columns), streams)
     if whole_rows and apart and n_columns > 1:
-        raise errors.KernelError("DSF-K006", f"the elements of a row lie further apart than {target.chip.name} copies them")
+        raise errors.KernelError(
+            "DSF-K006", f"the elements of a row lie further apart than {target.chip.name} copies them"
+        )
     if whole_rows:
         return max(1, min(n_rows, min(budget, fair) // n_columns)), n_columns
     budget = min(budget, fair)

@@ -222,13 +222,20 @@ def lanes_of(nest: Nest, isa: Isa) -> tuple[str, int]:
 
 
 def _moves_main_only(ins: Instruction, variable: str) -> bool:
-    """Whether *variable* occurs in *ins* only as a plain step of main-memory operands, in whole elements."""
+    """Whether *variable* occurs in *ins* only as a plain step of main-memory operands, in whole elements, and what is
+    written there lies apart for each of its values."""
     if any(isinstance(v, Affine) and any(t.variable == variable for t in v.terms) for _, v in ins.scalars):
         return False
-    for operand in ins.operands:
+    for place, operand in enumerate(ins.operands):
         terms = [t for t in operand.offset.terms if t.variable == variable]
-        backward = sum(t.step for t in terms) < 0  # torch has no negative strides
-        if terms and (operand.param is None or backward or any(t.modulus or t.step % operand.itemsize for t in terms)):
+        if operand.param is None:
+            if terms:
+                return False
+            continue
+        step = sum(t.step for t in terms)
+        if step < 0 or (place == 0 and step == 0):  # torch has no negative strides, and writes no element twice
+            return False
+        if any(t.modulus or t.step % operand.itemsize for t in terms):
             return False
     return True
 

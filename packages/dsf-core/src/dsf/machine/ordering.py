@@ -147,9 +147,7 @@ class _Walk:
         clock[row.engine] = step = clock.get(row.engine, 0) + 1
         line = self.lines[id(ins)]
         for operand, (_, role) in zip(ins.operands, row.operands, strict=True):
-            access = Access(
-                Footprint.of(operand, operand.offset.at(env)), row.engine, step, line, role.mode != "read"
-            )
+            access = Access(Footprint.of(operand, operand.offset.at(env)), row.engine, step, line, role.mode != "read")
             self._touch(operand, access, clock)
 
     def _touch(self, operand: Operand, access: Access, clock: Clock) -> None:
@@ -189,7 +187,8 @@ class _Walk:
         if not queue:
             raise errors.MachineError(
                 "DSF-X021",
-                f"{self.name}, line {line}: {dst} waits for flag {number} of {src}, which nobody has set: this would hang",
+                f"{self.name}, line {line}: {dst} waits for flag {number} of {src}, which nobody has set: "
+                "this would hang",
             )
         known, _ = queue.popleft()
         clock = self.clocks.setdefault(dst, {})
@@ -202,7 +201,8 @@ class _Walk:
             if queue:
                 raise errors.MachineError(
                     "DSF-X020",
-                    f"{self.name}, line {queue[0][1]}: flag {event} of {src} for {dst} is still set at the end; wait for it",
+                    f"{self.name}, line {queue[0][1]}: flag {event} of {src} for {dst} is still set at the end; "
+                    "wait for it",
                 )
 
 
@@ -212,5 +212,7 @@ def _moduli(body: Body, variable: str) -> Iterator[int]:
         if isinstance(item, Loop):
             yield from _moduli(item.body, variable)
             continue
-        expressions = [operand.offset for operand in item.operands] + [v for _, v in item.scalars if isinstance(v, Affine)]
+        expressions = [operand.offset for operand in item.operands] + [
+            v for _, v in item.scalars if isinstance(v, Affine)
+        ]
         yield from (t.modulus for e in expressions for t in e.terms if t.variable == variable and t.modulus)

@@ -31,7 +31,9 @@ def kernels(chip: Chip) -> tuple[Kernel, ...]:
         for kind in ROWWISE
     )  # fmt: skip
     compiled = tuple(
-        Kernel(f"compiled.{kind}", kind, "compiled", emit, REFERENCES[kind], (), ROUNDINGS[kind], "the fallback compiler")
+        Kernel(
+            f"compiled.{kind}", kind, "compiled", emit, REFERENCES[kind], (), ROUNDINGS[kind], "the fallback compiler"
+        )
         for kind, emit in COMPILED.items()
     )
     return (*matmul.KERNELS, *attention.KERNELS, *shared, *compiled)

@@ -14,7 +14,14 @@ from dsf import errors
 from dsf.isa import Affine, Builder, Operand
 from dsf.isa.program import affine, torch_dtype
 from dsf.kernels.contraction import (
-    LIMITS, ROUNDING, Product, Side, batch_reference, emit_batch, emit_linear, linear_reference,
+    LIMITS,
+    ROUNDING,
+    Product,
+    Side,
+    batch_reference,
+    emit_batch,
+    emit_linear,
+    linear_reference,
 )  # fmt: skip
 from dsf.kernels.kernel import Kernel
 from dsf.kernels.target import Target
@@ -80,7 +87,9 @@ def best_tiling(target: Target, product: Product) -> Tiling:
         names = Names.of(target, product.a.dtype)
         candidates = list(tilings(target, names, asked))
         if not candidates:
-            raise errors.KernelError("DSF-K003", f"{target.isa.name}: no tile of a product of {asked} fits {names.scratch} and {names.acc}")
+            raise errors.KernelError(
+                "DSF-K003", f"{target.isa.name}: no tile of a product of {asked} fits {names.scratch} and {names.acc}"
+            )
         known = target.memory[asked] = min(candidates, key=lambda t: _duration(target, names, asked, t))
     return Tiling(min(known.m, product.m), min(known.n, product.n), min(known.k, _up(product.k)))
 
@@ -167,7 +176,7 @@ class _Block:
         b.order(names.outbound, names.matrix, 0)
 
     def _start(self) -> int:
-        """Put a bias into the accumulator; 1 where there is something to add to, 0 where the first product starts it."""
+        """Put a bias into the accumulator: 1 where there is something to add to, 0 where the first product starts."""
         b, bias, names = self.b, self.product.bias, self.names
         if bias is None:
             return 0
