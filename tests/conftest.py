@@ -142,7 +142,8 @@ class Bench:
     def chosen(self, intent: Intent) -> tuple[Kernel, Program]:
         """Who serves *intent*, and the program."""
         choice = self._choose(intent)
-        assert choice.kernel is not None and choice.program is not None, f"{intent}: {choice.reason}"
+        assert choice.kernel is not None, f"{intent}: {choice.reason}"
+        assert choice.program is not None
         return choice.kernel, choice.program
 
     def refusal(self, kind: str, inputs: Tensors, outputs: Tensors, **attrs: Any) -> str:
@@ -285,21 +286,17 @@ def bench_of(name: str, plugin: str) -> Bench:
 CHIPS = [("acme-x1", "generic"), *([("ascend-910b2", "ascend")] if find_spec("dsf_ascend") else [])]
 
 
-@pytest.fixture(scope="session", params=CHIPS, ids=[name for name, _ in CHIPS])
-def bench(request: pytest.FixtureRequest) -> Bench:
+@pytest.fixture(params=CHIPS, ids=[name for name, _ in CHIPS])
+def bench(request: pytest.FixtureRequest, benches: Callable[[str, str], Bench]) -> Bench:
     """Each chip with the kernels that its installed plugins offer."""
-    return bench_of(*request.param)
+    return benches(*request.param)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture
 def benches() -> Callable[[str, str], Bench]:
-    """The bench of any chip, under its vendor's plugin or under generic's."""
-    return bench_of
-
-
-@pytest.fixture(autouse=True)
-def seeded() -> None:
+    """The bench of any chip, under its vendor's plugin or under generic's. Random operands are the same every time."""
     torch.manual_seed(0)
+    return bench_of
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -251,3 +251,13 @@ def test_fresh_processes_keep_one_device_name(run_python: Maker, npu: str) -> No
         "process; use a chip of that device, or start another process",
         "None acme [2.0, 2.0]",
     ]
+
+
+def test_a_chip_without_a_plugin_says_that_it_runs_on_generic(
+    enabled: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    assert enabled().view.plugin == "generic"
+    assert [record.getMessage() for record in caplog.records if record.name == "dsf"] == [
+        "DSF-P007: no plugin for vendor 'acme' is installed; 'acme-x1' runs on the generic one, from its hardware "
+        "description alone; a package dsf-acme, where there is one, brings its own"
+    ]

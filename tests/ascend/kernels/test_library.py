@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from dsf import errors
+
 NORM = {"eps": 1e-5, "compute": torch.float32, "weight_after_cast": True}
 
 
@@ -93,12 +95,14 @@ SAME = {
     "rms_norm": lambda b: ([torch.randn(66, 40).half(), torch.randn(40).half()], (66, 40), torch.float16, NORM),
     "layer_norm": lambda b: ([torch.randn(66, 40).half()], (66, 40), torch.float16,
                              {"axes": 1, "eps": 1e-5, "has_weight": False, "has_bias": False}),
-    "gated_activation": lambda b: ([torch.randn(66, 40).half(), torch.randn(66, 40).half()], (66, 40), torch.float16, {"act": "silu"}),
+    "gated_activation": lambda b: ([torch.randn(66, 40).half(), torch.randn(66, 40).half()], (66, 40), torch.float16,
+                                   {"act": "silu"}),
     "rotary": lambda b: ([torch.randn(66, 40).half() for _ in range(3)], (66, 40), torch.float16, {"style": "half"}),
     "softmax": lambda b: ([torch.randn(66, 40).half()], (66, 40), torch.float16, {"dim": 1, "log": False}),
     "embedding": lambda b: ([torch.randint(0, 9, (66,)), torch.randn(9, 40).half()], (66, 40), torch.float16, {}),
     "concat": lambda b: ([torch.randn(6, 40).half(), torch.randn(7, 40).half()], (13, 40), torch.float16, {"dim": 0}),
-    "reduce": lambda b: ([torch.randn(66, 40).half()], (66,), torch.float16, {"op": "sum", "dims": (1,), "keepdim": False}),
+    "reduce": lambda b: ([torch.randn(66, 40).half()], (66,), torch.float16,
+                         {"op": "sum", "dims": (1,), "keepdim": False}),
     "arg_reduce": lambda b: ([torch.randn(6, 40).half()], (6,), torch.int64,
                              {"op": "argmax", "dim": 1, "keepdim": False, "has_values": False}),
     "cumsum": lambda b: ([torch.randn(66, 40).half()], (66, 40), torch.float16, {"dim": 1}),
@@ -129,9 +133,18 @@ def test_generics_products_are_refused_here_in_words(ascend, kind):
     sentence = (
         "ascend-2201: generic loads into UB, but the matrix engine reads L0A; such a chip needs its vendor's kernels"
     )
-    with pytest.raises(Exception, match=sentence) as caught:
+    with pytest.raises(errors.KernelError, match=sentence) as caught:
         generic.emit(ascend.target, intent)
     assert caught.value.code == "DSF-K008"
+
+
+def test_a_format_of_another_generation_is_an_error_that_names_the_tensor(ascend):
+    x = torch.zeros(4).to(torch.float8_e4m3fn)
+    sentence = r"elementwise on a \[4\] tensor of float8_e4m3fn; ascend-910b2 cannot compute it; convert the tensor"
+    expr = "cast", torch.float32, ("in", 0)
+    with pytest.raises(errors.DtypeError, match=sentence) as caught:
+        ascend.refusal("elementwise", [x], [ascend.out((4,), torch.float32)], expr=expr)
+    assert caught.value.code == "DSF-N010"
 
 
 def test_no_tile_of_a_biased_layer_is_wider_than_the_bias_table(ascend):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-import multiprocessing
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 
@@ -54,12 +54,8 @@ def test_chips_are_equal_if_their_descriptions_say_the_same(acme: hdl.Chip, writ
 def test_a_copy_and_a_pickled_chip_equal_the_first(acme: hdl.Chip) -> None:
     assert copy.deepcopy(acme) == acme
     assert copy.copy(acme.memories) is acme.memories
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        assert pool.map(_memories, [acme]) == [acme.memories]
-
-
-def _memories(chip: hdl.Chip) -> hdl.FrozenDict[str, hdl.Memory]:
-    return chip.memories
+    sent = pickle.loads(pickle.dumps(acme))  # noqa: S301  # our own bytes: this is how a worker process gets a chip
+    assert (sent, sent.memories) == (acme, acme.memories)
 
 
 @pytest.mark.parametrize(

@@ -46,21 +46,29 @@ def test_empty_loops_nests_and_phases_leave_no_trace(b: Builder) -> None:
 
 
 def test_a_phase_that_fails_is_not_kept(b: Builder) -> None:
-    with pytest.raises(RuntimeError, match="given up"), b.phase("core"):
-        with b.nest(i=1):
-            fill(b)
-        raise RuntimeError("given up")
+    def give_up() -> None:
+        with b.phase("core"):
+            with b.nest(i=1):
+                fill(b)
+            raise RuntimeError("given up")
+
+    with pytest.raises(RuntimeError, match="given up"):
+        give_up()
     assert b.build().phases == ()
 
 
 def test_nests_of_a_tiling_that_does_not_fit_are_undone(b: Builder) -> None:
-    with b.phase("core"):
-        with b.nest(i=1):
-            fill(b, 1.0)
-        with pytest.raises(errors.KernelError), b.undone_on_error():
+    def too_large() -> None:
+        with b.undone_on_error():
             with b.nest(i=2):
                 fill(b, 2.0)
             raise errors.KernelError("DSF-K002", "sram: too small")
+
+    with b.phase("core"):
+        with b.nest(i=1):
+            fill(b, 1.0)
+        with pytest.raises(errors.KernelError):
+            too_large()
         with b.nest(i=3):
             fill(b, 3.0)
     assert [nest.blocks for nest in b.build().phases[0].nests] == [1, 3]

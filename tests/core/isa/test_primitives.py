@@ -154,7 +154,7 @@ SIMILES: dict[str, Callable[..., torch.Tensor]] = {
     "lt": lambda a, b: ~(a >= b), "ge": lambda a, b: (a > b) | (a == b), "neg": lambda a: 0 - a,
     "abs": lambda a: torch.where(a < 0, -a, a), "where": lambda a, b, c: torch.where(a, b, c),
     "floor": lambda a: -torch.ceil(-a), "trunc": lambda a: torch.sign(a) * torch.floor(a.abs()),
-    "mod": lambda a, b: torch.where((torch.fmod(a, b) != 0) & ((a < 0) != (b < 0)), torch.fmod(a, b) + b, torch.fmod(a, b)),
+    "mod": lambda a, b: torch.fmod(a, b) + torch.where((torch.fmod(a, b) != 0) & ((a < 0) != (b < 0)), b, 0),
 }  # fmt: skip
 
 

@@ -7,33 +7,33 @@ import pytest
 from dsf.isa import Affine, Instruction, Loop, Nest, Operand, Param, Phase, Program
 from dsf.isa.program import Term, contiguous
 
-I, J = Affine(0, (Term("i", 1),)), Affine(0, (Term("j", 1),))
+ROW, COLUMN = Affine(0, (Term("i", 1),)), Affine(0, (Term("j", 1),))
 
 
 def test_an_affine_value_is_its_constant_and_the_steps_of_its_variables() -> None:
-    value = 64 + I * 4096 + J * 128
+    value = 64 + ROW * 4096 + COLUMN * 128
     assert value.at({"i": 0, "j": 0}) == 64
     assert value.at({"i": 2, "j": 3}) == 8640  # 64 + 8192 + 384
 
 
 def test_a_variable_modulo_two_alternates() -> None:
-    half = (I % 2) * 1024 + 16
+    half = (ROW % 2) * 1024 + 16
     assert [half.at({"i": i}) for i in range(5)] == [16, 1040, 16, 1040, 16]
 
 
 def test_scaling_an_affine_value_scales_every_part() -> None:
-    assert Affine(15, (Term("i", 3, 2), Term("j", 3))) == ((I % 2) + J + 5) * 3
-    assert Affine(3, (Term("i", 3),)) == 3 * (I + 1)
+    assert Affine(15, (Term("i", 3, 2), Term("j", 3))) == ((ROW % 2) + COLUMN + 5) * 3
+    assert Affine(3, (Term("i", 3),)) == 3 * (ROW + 1)
 
 
 @pytest.mark.parametrize(
     ("value", "counts", "extremes"),
     [
-        (I * 8 + 2, {"i": 5}, (2, 34)),
-        ((I % 2) * 8, {"i": 5}, (0, 8)),
-        ((I % 4) * 8, {"i": 3}, (0, 16)),  # the loop ends before the modulus is reached
-        (I * -8 + 100, {"i": 5}, (68, 100)),
-        (I * 8 + J * -2, {"i": 3, "j": 4}, (-6, 16)),
+        (ROW * 8 + 2, {"i": 5}, (2, 34)),
+        ((ROW % 2) * 8, {"i": 5}, (0, 8)),
+        ((ROW % 4) * 8, {"i": 3}, (0, 16)),  # the loop ends before the modulus is reached
+        (ROW * -8 + 100, {"i": 5}, (68, 100)),
+        (ROW * 8 + COLUMN * -2, {"i": 3, "j": 4}, (-6, 16)),
         (Affine(7), {}, (7, 7)),
     ],
 )
@@ -45,9 +45,9 @@ def test_extremes_are_the_least_and_the_largest_value_in_the_loops(
 
 def test_only_a_bare_variable_can_alternate() -> None:
     with pytest.raises(AssertionError):
-        (I * 2) % 2
+        (ROW * 2) % 2
     with pytest.raises(AssertionError):
-        (I + 1) % 2
+        (ROW + 1) % 2
 
 
 @pytest.mark.parametrize(
@@ -55,10 +55,10 @@ def test_only_a_bare_variable_can_alternate() -> None:
     [
         (Affine(), "0x0"),
         (Affine(4096), "0x1000"),
-        (I * 64 + 32, "0x20+0x40*i"),
-        (I + J * 2, "i+0x2*j"),
-        ((I % 2) * 32768, "0x8000*(i%2)"),
-        (I % 2 + 0, "(i%2)"),
+        (ROW * 64 + 32, "0x20+0x40*i"),
+        (ROW + COLUMN * 2, "i+0x2*j"),
+        ((ROW % 2) * 32768, "0x8000*(i%2)"),
+        (ROW % 2 + 0, "(i%2)"),
     ],
 )
 def test_an_affine_value_reads_as_it_is_computed(value: Affine, text: str) -> None:
@@ -90,7 +90,7 @@ def test_reach_ends_with_the_last_element_and_nbytes_leave_out_the_gaps(
 def test_an_operand_reads_as_place_shape_and_format() -> None:
     assert str(operand((16, 64), (64, 1))) == "sram[0x40](16,64)float16"
     assert str(operand((16, 64), (100, 1))) == "sram[0x40](16,64:100,1)float16"
-    in_main = Operand("hbm", (8,), (1,), "int8", I * 8, 1)
+    in_main = Operand("hbm", (8,), (1,), "int8", ROW * 8, 1)
     assert str(in_main) == "hbm.p1[0x8*i](8)int8"
 
 
@@ -112,7 +112,7 @@ def test_a_nest_without_variables_is_one_block() -> None:
 
 
 COPY = Instruction("copy", (operand((8,), (1,)),), (("value", 0.5),))
-WAIT = Instruction("WaitFlag", (), (("src", "din"), ("dst", "vec"), ("event", I % 2)))
+WAIT = Instruction("WaitFlag", (), (("src", "din"), ("dst", "vec"), ("event", ROW % 2)))
 PROGRAM = Program(
     "sample",
     (Param("x", "in", 512), Param("y", "out", 256)),

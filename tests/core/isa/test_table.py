@@ -77,14 +77,16 @@ def test_the_manual_has_one_line_for_each_instruction(isa: Isa) -> None:
 
 def test_every_row_says_what_it_does_and_where_that_is_known_from(isa: Isa, chip: Chip) -> None:
     for row in isa.rows.values():
-        assert row.summary and row.source, row.name
+        assert row.summary, row.name
+        assert row.source, row.name
         assert row.engine in chip.engines if row.flag is None else row.engine == ""
 
 
 def test_a_row_may_name_only_memories_that_exist(isa: Isa, chip: Chip) -> None:
     for row in isa.rows.values():
         for _, role in row.operands:
-            assert role.spaces and set(role.spaces) <= set(chip.memories), row.name
+            assert role.spaces, row.name
+            assert set(role.spaces) <= set(chip.memories), row.name
 
 
 def test_the_written_operand_is_the_first_and_the_only_one(isa: Isa) -> None:

@@ -334,6 +334,10 @@ def test_the_sizes_of_a_product_agree(refused: Callable[..., None], b: Builder) 
     )  # fmt: skip
 
 
+def test_whole_numbers_are_stepped_by_whole_numbers(refused: Callable[..., None], b: Builder) -> None:
+    refused("DSF-X006: int32 is not stepped by step=0.5", "v.iota", b.on("sram", 0, (16,), "int32"), start=1, step=0.5)
+
+
 def test_a_copy_keeps_the_format(refused: Callable[..., None], b: Builder) -> None:
     refused(
         "DSF-X006: one dtype for all, not float16 and float32; cast first",

@@ -11,10 +11,14 @@ from dsf.intent.expression import PRIMITIVES, evaluate
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
-EXACT = ("add", "sub", "mul", "div", "min", "max", "neg", "abs", "sign", "floor", "ceil", "round", "trunc", "fmod", "mod",
-         "floor_div", "trunc_div", "sqrt", "reciprocal")  # fmt: skip
-FUNCTIONS = ("exp", "exp2", "expm1", "log", "log1p", "log2", "rsqrt", "sigmoid", "sin", "cos", "tan", "tanh", "erf", "pow",
-             "silu")  # fmt: skip
+EXACT = (
+    "add", "sub", "mul", "div", "min", "max", "neg", "abs", "sign", "floor", "ceil", "round", "trunc", "fmod", "mod",
+    "floor_div", "trunc_div", "sqrt", "reciprocal",
+)  # fmt: skip
+FUNCTIONS = (
+    "exp", "exp2", "expm1", "log", "log1p", "log2", "rsqrt", "sigmoid", "sin", "cos", "tan", "tanh", "erf", "pow",
+    "silu",
+)  # fmt: skip
 POLYNOMIALS = ("gelu", "gelu_tanh")
 TESTS = ("eq", "ne", "lt", "le", "gt", "ge")
 BITS = ("and", "or", "xor", "not")
@@ -273,7 +277,7 @@ def test_a_result_may_take_the_place_of_its_operand(bench, shape):
 
 
 def test_rows_far_apart_are_copied_one_by_one(bench):
-    """The last position of long rows: 3 MB from one to the next, which no gap field of 65535 blocks of 32 bytes holds."""
+    """The last position of long rows: 3 MB from one to the next; a gap field of 65535 blocks of 32 bytes holds 2."""
     x = torch.randn(3, 1_500_000).half()[:, -40:]
     bench.run("copy", [x], [bench.out((3, 40), x.dtype)]).equals(x)
     bench.run("copy", [x.t()], [bench.out((40, 3), x.dtype)]).equals(x.t())

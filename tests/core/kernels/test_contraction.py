@@ -1,7 +1,8 @@
-"""Linear layers and products of matrices, as every chip computes them: 16-bit or 32-bit operands, float32 sums, one rounding.
+"""Linear layers and products of matrices, as every chip computes them: summed in float32 and rounded once.
 
-Bounds. Products of 16-bit numbers are exact in float32; products of float32 numbers and every sum add u32 = 2^-24. K terms
-and a bias, in whatever order: (K + 2) * u32 of the sum of magnitudes. The stored result adds half a unit of its last place.
+Bounds. Products of 16-bit numbers are exact in float32; products of float32 numbers and every sum add u32 = 2^-24. K
+terms and a bias, in whatever order: (K + 2) * u32 of the sum of magnitudes. The stored result adds half a unit of its
+last place.
 """
 
 from __future__ import annotations

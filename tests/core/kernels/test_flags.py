@@ -21,7 +21,8 @@ def half(*shape: int) -> torch.Tensor:
 WANTED = {  # so deep that every loop goes round several times, and even: 7680 is a multiple of every likely slab
     "linear": lambda b: ([half(128, 7680), half(6144, 7680), half(6144)], [half(128, 6144)],
                          {"has_bias": True, "transposed": True}),
-    "attention": lambda b: ([half(2, 16, 256, 7680), half(2, 1, 7680, 7680), half(2, 1, 7680, 7680)], [half(2, 16, 256, 7680)],
+    "attention": lambda b: ([half(2, 16, 256, 7680), half(2, 1, 7680, 7680), half(2, 1, 7680, 7680)],
+                            [half(2, 16, 256, 7680)],
                             {"causal": True, "groups": 16, "has_mask": False, "scale": 0.25}),
     "rms_norm": lambda b: ([half(48_000, 512), half(512)], [half(48_000, 512)],
                            {"eps": 1e-5, "compute": torch.float32, "weight_after_cast": True}),

@@ -72,13 +72,14 @@ BREAKING = {
     ("rms_norm", NUMBERS): lambda b: rms_norm(b, torch.int32),
     ("rms_norm", "the mean of squares is wanted in fp32 at most"): lambda b: rms_norm(b, compute=torch.float64),
     ("layer_norm", NUMBERS): lambda b: b.intent(
-        "layer_norm", [torch.ones(2, 4, dtype=torch.int64)], [b.out((2, 4), torch.int64)], axes=1, eps=0.0, has_weight=False,
-        has_bias=False),
+        "layer_norm", [torch.ones(2, 4, dtype=torch.int64)], [b.out((2, 4), torch.int64)], axes=1, eps=0.0,
+        has_weight=False, has_bias=False),
     ("gated_activation", NUMBERS): lambda b: b.intent(
         "gated_activation", [half(4).int(), half(4).int()], [b.out((4,), torch.int32)], act="relu"),
     ("rotary", NUMBERS): lambda b: rotary(b, 4, torch.int32),
     ("rotary", "the head dimension is even"): lambda b: rotary(b, 5),
-    ("softmax", NUMBERS): lambda b: b.intent("softmax", [half(4).int()], [b.out((4,), torch.float32)], dim=0, log=False),
+    ("softmax", NUMBERS): lambda b: b.intent(
+        "softmax", [half(4).int()], [b.out((4,), torch.float32)], dim=0, log=False),
     ("embedding", "ids are int32 or int64"): lambda b: b.intent(
         "embedding", [torch.zeros(3, dtype=torch.int16), half(5, 4)], [b.out((3, 4), torch.float16)]),
 }  # fmt: skip

@@ -11,10 +11,12 @@ def half(*shape: int) -> torch.Tensor:
 
 
 WANTED = {
-    "matmul": lambda b: ("linear", [half(40, 600), half(70, 600), half(70)], (40, 70), {"has_bias": True, "transposed": True}),
+    "matmul": lambda b: ("linear", [half(40, 600), half(70, 600), half(70)], (40, 70),
+                         {"has_bias": True, "transposed": True}),
     "attention": lambda b: ("attention", [half(1, 4, 40, 32), half(1, 2, 40, 32), half(1, 2, 40, 32)], (1, 4, 40, 32),
                             {"causal": True, "groups": 2, "has_mask": False, "scale": 0.125}),
-    "decode_attention": lambda b: ("attention", [half(1, 4, 1, 32), half(1, 2, 40, 32), half(1, 2, 40, 32)], (1, 4, 1, 32),
+    "decode_attention": lambda b: ("attention", [half(1, 4, 1, 32), half(1, 2, 40, 32), half(1, 2, 40, 32)],
+                                   (1, 4, 1, 32),
                                    {"causal": False, "groups": 2, "has_mask": False, "scale": 0.125}),
     "rms_norm": lambda b: ("rms_norm", [half(9000, 64), half(64)], (9000, 64),
                            {"eps": 1e-5, "compute": torch.float32, "weight_after_cast": True}),

@@ -1,8 +1,8 @@
 """Kernels over whole rows: norms, softmax, rotary embedding, gating, reductions, running sums.
 
-Bounds. u(t) is half a unit in the last place of format t relative to a value: 2^-24 for float32, 2^-11 for float16, 2^-8
-for bfloat16. A float32 sum of n terms is off by at most n * u32 times the sum of magnitudes; every further float32 step
-adds u32, a transcendental one 2 * u32 (torch's are within an ulp). The stored result adds u(t) of itself.
+Bounds. u(t) is half a unit in the last place of format t relative to a value: 2^-24 for float32, 2^-11 for float16,
+2^-8 for bfloat16. A float32 sum of n terms is off by at most n * u32 times the sum of magnitudes; every further float32
+step adds u32, a transcendental one 2 * u32 (torch's are within an ulp). The stored result adds u(t) of itself.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def normed(x: torch.Tensor, eps: float) -> torch.Tensor:
 
 
 def norm_bound(wanted: torch.Tensor, width: int, roundings: int) -> torch.Tensor:
-    """The sum of squares has only positive terms: width * u32 of the mean, half of that of its root; square, scale, eps,
-    root and product five steps more, each to within u32 or 2 u32; then *roundings* of the stored format."""
+    """The sum of squares has only positive terms: width * u32 of the mean, half of that of its root; square, scale,
+    eps, root and product five steps more, each to within u32 or 2 u32; then *roundings* of the stored format."""
     dtype = wanted.dtype
     return wanted.double().abs() * ((width / 2 + 8) * U32 + roundings * 1.01 * NARROW[dtype]) + 2 * TINY[dtype]
 
@@ -160,8 +160,11 @@ def softmax_bound(x: torch.Tensor, dim: int, log: bool) -> tuple[torch.Tensor, t
 
 @formats
 @pytest.mark.parametrize("log", [False, True], ids=["softmax", "log"])
-@pytest.mark.parametrize(("shape", "dim"), [((1, 1), 1), ((7,), 0), ((5, 64), 1), ((5, 64), 0), ((3, 1, 131), 2),
-                                            ((2, 3, 5, 16), 1), ((2, 3, 5, 16), 2), ((37, 53), 1)], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    ("shape", "dim"),
+    [((1, 1), 1), ((7,), 0), ((5, 64), 1), ((5, 64), 0), ((3, 1, 131), 2), ((2, 3, 5, 16), 1), ((2, 3, 5, 16), 2),
+     ((37, 53), 1)], ids=str,
+)  # fmt: skip
 def test_softmax_is_torchs(bench, shape, dim, log, dtype):
     x = (torch.randn(shape) * 4).to(dtype)
     run = bench.run("softmax", [x], [bench.out(shape, dtype)], dim=dim, log=log)
@@ -246,8 +249,10 @@ def test_a_gated_activation_may_take_the_place_of_its_gate(bench):
 
 # Reductions
 
-REDUCED = [((7,), (0,)), ((5, 64), (1,)), ((5, 64), (0,)), ((5, 64), (0, 1)), ((2, 3, 5), (1,)), ((2, 3, 5), (0, 1)),
-           ((2, 3, 5), (1, 2)), ((2, 3, 5), (0, 2)), ((2, 3, 5), (0, 1, 2)), ((1, 1), (0,)), ((3, 1, 131), (1, 2))]  # fmt: skip
+REDUCED = [
+    ((7,), (0,)), ((5, 64), (1,)), ((5, 64), (0,)), ((5, 64), (0, 1)), ((2, 3, 5), (1,)), ((2, 3, 5), (0, 1)),
+    ((2, 3, 5), (1, 2)), ((2, 3, 5), (0, 2)), ((2, 3, 5), (0, 1, 2)), ((1, 1), (0,)), ((3, 1, 131), (1, 2)),
+]  # fmt: skip
 FUNCTIONS = {
     "sum": torch.sum,
     "mean": torch.mean,
@@ -307,6 +312,13 @@ def test_whole_numbers_are_added_and_multiplied_in_the_results_format(bench, op,
     x[0, :5] = x[0, :5] * 0 + 1
     wanted = x.sum(1) if op == "sum" else x.prod(1)
     bench.run("reduce", [x], [bench.out((3,), torch.int64)], op=op, dims=(1,), keepdim=False).equals(wanted)
+
+
+def test_a_reduction_of_nothing_is_left_to_the_host(bench):
+    """Its value is the operation's own: 0 for a sum, 1 for a product, an error for a maximum."""
+    outputs = [bench.out((3,), torch.float32)]
+    why = bench.refusal("reduce", [torch.empty(3, 0)], outputs, op="sum", dims=(1,), keepdim=False)
+    assert "a reduction of [3, 0] over [1] has no elements to combine" in why
 
 
 @formats
@@ -455,7 +467,7 @@ def test_an_index_that_is_no_row_is_an_error_and_not_some_number(bench, stray):
     table, ids = torch.randn(11, 8), torch.tensor([[3, stray, 5]])
     sentence = rf"index {stray} \(number 1 of 3\) is outside a table of 11 rows; expected 0 to 10"
     intent = bench.intent("embedding", [ids, table], [bench.out((1, 3, 8), table.dtype)])
-    kernel, program = bench.chosen(intent)
+    kernel, _ = bench.chosen(intent)
     for attempt in (bench.run, bench.oracle):
         with pytest.raises(errors.MachineError, match=sentence) as caught:
             attempt("embedding", [ids, table], [bench.out((1, 3, 8), table.dtype)])
@@ -477,6 +489,15 @@ def test_long_rows_are_normalised_piece_by_piece(bench, width):
     wanted = normed(x, 1e-5) * weight.double()
     run.within(wanted, norm_bound(wanted.half(), width, 2) + 2 * TINY[x.dtype] * weight.double().abs())
     run.agrees()
+    run = bench.run("softmax", [x], [bench.out(x.shape, x.dtype)], dim=1, log=False)
+    wanted, bound = softmax_bound(x, 1, False)
+    run.within(wanted, bound + 1.01 * NARROW[x.dtype] * (wanted.abs() + bound) + TINY[x.dtype])
+
+
+def test_a_row_longer_than_any_instruction_is_summed_in_pieces(bench):
+    """20000 numbers of float32 are more than 255 repeats of 256 bytes."""
+    x = torch.randn(2, 20_000)
+    x[1, 19_000] = 9.0
     run = bench.run("softmax", [x], [bench.out(x.shape, x.dtype)], dim=1, log=False)
     wanted, bound = softmax_bound(x, 1, False)
     run.within(wanted, bound + 1.01 * NARROW[x.dtype] * (wanted.abs() + bound) + TINY[x.dtype])
@@ -510,8 +531,11 @@ def test_a_reduction_of_any_length_stays_on_the_chip(bench, op, length):
         run.equals(rows)
 
 
-@pytest.mark.parametrize("kind", ["rms_norm", "layer_norm", "softmax", "rotary", "gated_activation", "reduce", "reduce uneven",
-                                  "arg_reduce", "cumsum", "embedding", "concat"])  # fmt: skip
+@pytest.mark.parametrize(
+    "kind",
+    ["rms_norm", "layer_norm", "softmax", "rotary", "gated_activation", "reduce", "reduce uneven", "arg_reduce",
+     "cumsum", "embedding", "concat"],
+)  # fmt: skip
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
 @pytest.mark.parametrize("exact", [False, True], ids=["fast", "exact"])
 def test_planes_and_oracle_agree(bench, kind, dtype, exact):

@@ -59,10 +59,8 @@ def test_a_product_that_no_tile_fits_is_refused_in_words(variant):
     bench = variant({"/memories/acc/size": quantity("512 B")})
     x, w = torch.randn(16, 40).half(), torch.randn(16, 40).half()
     why = bench.refusal("linear", [x, w], [bench.out((16, 16), x.dtype)], has_bias=False, transposed=True)
-    assert (
-        why
-        == "generic.matmul: generic(acme-variant): no tile of a product of (16 x 40) by (40 x 16) in float16 fits sram and acc"
-    )
+    words = "no tile of a product of (16 x 40) by (40 x 16) in float16 fits sram and acc"
+    assert why == f"generic.matmul: generic(acme-variant): {words}"
 
 
 def test_a_bias_needs_a_path_to_the_accumulators(variant):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import os
 
 import torch
 
 from dsf import device, errors
+from dsf.generic import plugin as generic
 from dsf.pipeline import FIDELITIES, Session
 from dsf.plugins import registry
 from dsf.reports import Report
@@ -14,6 +16,8 @@ from dsf.reports import Report
 __all__ = ["current", "disable", "enable", "report"]
 
 TORCH = ((2, 13), (2, 14))
+
+log = logging.getLogger("dsf")
 
 _session: Session | None = None
 
@@ -40,6 +44,12 @@ def enable(chip: str | None, fidelity: str, strict: bool, exact: bool) -> Sessio
         disable()
     device.attach(session)
     _session = session
+    if view.plugin == generic.NAME:
+        log.warning(
+            "DSF-P007: no plugin for vendor '%s' is installed; '%s' runs on the generic one, from its hardware description "
+            "alone; a package dsf-%s, where there is one, brings its own",
+            described.vendor, described.name, described.vendor,
+        )  # fmt: skip
     return session
 
 

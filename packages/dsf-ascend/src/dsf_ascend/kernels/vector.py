@@ -28,8 +28,8 @@ NAMES = {
 
 KERNELS = tuple(
     Kernel(
-        name, kind, "ascend", partial(getattr(rowwise, kind), name=name), REFERENCES[kind], rowwise.LIMITS.get(kind, ()),
-        ROUNDINGS[kind], f"aclnn{name}",
+        name, kind, "ascend", partial(getattr(rowwise, kind), name=name), REFERENCES[kind],
+        rowwise.LIMITS.get(kind, ()), ROUNDINGS[kind], f"aclnn{name}",
     )
     for kind, name in NAMES.items()
 )  # fmt: skip

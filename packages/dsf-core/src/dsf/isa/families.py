@@ -16,7 +16,7 @@ import torch
 from dsf import errors
 from dsf.isa import laws
 from dsf.isa.primitives import ARG_REDUCTIONS, POINTWISE, REDUCTIONS, Primitive
-from dsf.isa.rules import one_dtype, one_shape, product_shapes, reduced_shape
+from dsf.isa.rules import one_dtype, one_shape, product_shapes, reduced_shape, whole_steps
 from dsf.isa.table import Cycles, Isa, Row, Rule, accumulate, read, write
 
 __all__ = [
@@ -105,10 +105,11 @@ def add_vector_moves(
     for key, name in names.items():
         semantics, fast, lanes, summary, opclass, arity = forms[key]
         taken = tuple(d for d in formats if d != "bool" or key != "iota")
+        checks = (one_shape, whole_steps, *rules) if key == "iota" else (one_shape, *rules)
         roles = [("dst", write(space, dtypes=taken))] + [("a", read(space, dtypes=taken))] * arity
         isa.add(
-            Row(name, engine, laws.elementwise, tuple(roles), semantics, summary, fast, (one_shape, *rules), key, None,
-                None, source, opclass, lanes)
+            Row(name, engine, laws.elementwise, tuple(roles), semantics, summary, fast, checks, key, None, None,
+                source, opclass, lanes)
         )  # fmt: skip
 
 

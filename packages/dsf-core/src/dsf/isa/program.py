@@ -208,7 +208,7 @@ class Phase:
 
 @frozen(cache_hash=True)
 class Param:
-    """A buffer that a program is bound to. *role*: in, out, inout or workspace; *nbytes* are touched from its address."""
+    """A buffer that a program is bound to. *role*: in, out, inout or workspace; *nbytes* that it touches."""
 
     name: str
     role: str

@@ -6,7 +6,7 @@ from dsf.hdl import Chip
 from dsf.isa.program import Instruction
 from dsf.isa.table import Rule
 
-__all__ = ["limit", "one_dtype", "one_shape", "product_shapes", "reduced_shape"]
+__all__ = ["limit", "one_dtype", "one_shape", "product_shapes", "reduced_shape", "whole_steps"]
 
 
 def limit(chip: Chip, name: str) -> int:
@@ -39,6 +39,13 @@ def product_shapes(chip: Chip, ins: Instruction) -> str | None:
     if len(a) != 2 or len(b) != 2 or a[1] != b[0] or c != (a[0], b[1]) or any(s != c[1:] for s in bias):
         return f"no product of {a} and {b}{''.join(f' on a bias {s}' for s in bias)} is {c}"
     return None
+
+
+def whole_steps(chip: Chip, ins: Instruction) -> str | None:
+    """Whole numbers are stepped by whole numbers."""
+    dtype, scalars = ins.operands[0].dtype, dict(ins.scalars)
+    broken = [f"{name}={value}" for name, value in scalars.items() if isinstance(value, float)]
+    return f"{dtype} is not stepped by {' and '.join(broken)}" if broken and "float" not in dtype else None
 
 
 def one_dtype(*places: int) -> Rule:

@@ -33,9 +33,12 @@ class Limit:
 
 @frozen
 class Rounding:
-    """How far a program may be from its kernel's reference, and why: *narrow* for results of 16 bits, *wide* for float32,
-    in units of the result's last place at its own size or at the mean size of all, whichever is larger (so that a
-    cancellation counts as what it was computed from). Whole numbers and truth values are equal."""
+    """How far a program may be from its kernel's reference, and why.
+
+    *narrow* is for results of 16 bits, *wide* for float32, in units of the result's last place at its own size or at
+    the mean size of all, whichever is larger (so that a cancellation counts as what it was computed from). Whole
+    numbers and truth values are equal.
+    """
 
     narrow: int
     wide: int

@@ -108,9 +108,9 @@ ROUNDINGS: dict[str, Rounding] = {
     "rms_norm": Rounding(
         2, 8, "sums and rsqrt in fp32; an ulp of the normed value, once rounded, is up to two of the product"
     ),
-    "layer_norm": Rounding(1, 16, "sums and rsqrt in fp32, rounded once"),
+    "layer_norm": Rounding(1, 8, "sums and rsqrt in fp32, rounded once"),
     "gated_activation": Rounding(
-        2, 8, "the activation in fp32; an ulp of it, once rounded, is up to two of the product"
+        2, 4, "the activation in fp32; an ulp of it, once rounded, is up to two of the product"
     ),
     "softmax": Rounding(1, 8, "exp and sums in fp32, rounded once"),
     "reduce": Rounding(1, 16, "sums and products in fp32 in another order, rounded once"),

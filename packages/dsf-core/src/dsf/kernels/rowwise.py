@@ -7,6 +7,7 @@ beside it: whole-tensor torch with casts at the generator's own rounding points.
 from __future__ import annotations
 
 from functools import partial
+from itertools import pairwise
 from math import inf, prod
 
 import torch
@@ -24,8 +25,8 @@ from dsf.kernels.target import Target
 from dsf.kernels.vector import Lane, Stream, Tile, declare, reach, scratch_of, vector_nests, vector_program
 
 __all__ = [
-    "LIMITS", "arg_reduce", "concat", "cumsum", "embedding", "gated_activation", "layer_norm", "masked_softmax", "reduce", "rms_norm",
-    "rotary", "softmax",
+    "LIMITS", "arg_reduce", "concat", "cumsum", "embedding", "gated_activation", "layer_norm", "masked_softmax",
+    "reduce", "rms_norm", "rotary", "softmax",
 ]  # fmt: skip
 
 
@@ -93,7 +94,7 @@ def softmax(target: Target, intent: Intent, name: str = "softmax") -> Program:
         c = Compiler(target, lane, tiles)
         x = lane.cast(tiles[0], "float32")
         shifted = c.apply("sub", "float32", x, row_reduce(lane, "max", x))
-        powers = c.apply("exp", "float32", shifted)
+        powers = c.apply("exp", "float32", shifted) if log else lane.op("exp", shifted, shifted)
         total = row_reduce(lane, "sum", powers)
         if log:
             return (lane.cast(c.apply("sub", "float32", shifted, c.apply("log", "float32", total)), dtype),)
@@ -216,6 +217,10 @@ def reduce(target: Target, intent: Intent, name: str = "reduce") -> Program:
     x, y = intent.inputs[0].window, intent.outputs[0].window
     kept = [d for d in range(len(x.shape)) if d not in dims]
     reduction = _Reduction(target, op, tuple(x.shape[d] for d in kept), y.dtype, prod(x.shape[d] for d in dims))
+    if not reduction.count:
+        raise errors.KernelError(
+            "DSF-K011", f"a reduction of {list(x.shape)} over {list(dims)} has no elements to combine"
+        )
     b = target.builder(name)
     b.param("x", "in", reach(x))
     b.param("y", "out", reach(y))
@@ -460,7 +465,7 @@ def joined(window: Window, axes: int) -> Window:
         return evolve(window, shape=(*window.shape, 1), stride=(*window.stride, 1))
     shape, stride = window.shape[-axes:], window.stride[-axes:]
     kept = [(n, s) for n, s in zip(shape, stride, strict=True) if n != 1]
-    for (_, outer), (n, inner) in zip(kept, kept[1:], strict=False):
+    for (_, outer), (n, inner) in pairwise(kept):
         if outer != inner * n:
             raise errors.KernelError(
                 "DSF-K006", f"the last {axes} dimensions of {window.shape} do not lie evenly in memory"

@@ -1,8 +1,8 @@
 """Vector programs: tile an iteration space over cores, move tiles on chip and back twice buffered, compute on them.
 
 Every vector kernel of every chip is written against this module: it says which windows it takes and what happens to a
-tile (in primitives); tiling, edges, double buffering and the flags between engines are here, once. A tile is a matrix of
-rows and columns. Columns are the last dimension (whole, or in chunks where the kernel allows), rows the dimension
+tile (in primitives); tiling, edges, double buffering and the flags between engines are here, once. A tile is a matrix
+of rows and columns. Columns are the last dimension (whole, or in chunks where the kernel allows), rows the dimension
 before; further dimensions are blocks.
 """
 
@@ -113,8 +113,8 @@ class Lane:
             self._emit(row.name, sources[-1].columns, dst, sources, scalars)
             return dst
         for start, columns in self.pieces(dst.columns):
-            shifted = {k: v + scalars["step"] * start if k == "start" and start else v for k, v in scalars.items()}
-            self._emit(row.name, columns, dst.part(start, columns), [t.part(start, columns) for t in sources], shifted)
+            parts = [t.part(start, columns) for t in sources]
+            self._emit(row.name, columns, dst.part(start, columns), parts, _from_column(start, scalars))
         return dst
 
     def pieces(self, columns: int) -> Iterator[tuple[int, int]]:
@@ -162,6 +162,16 @@ class Lane:
             self.builder.order(last, self.outbound, event)
         if self.first is not None and self.current is not None and self.first != self.current:
             self.builder.order(self.current, self.first, LAP)
+
+
+def _from_column(start: int, scalars: dict[str, float | int | Affine]) -> dict[str, float | int | Affine]:
+    """The scalars of a ramp for a piece of its row from column *start* on; any others are the same for every piece."""
+    if not start or "step" not in scalars:
+        return scalars
+    first, step = scalars["start"], scalars["step"]
+    assert isinstance(step, int), "whole numbers are stepped on chip"
+    assert not isinstance(first, float), "and from a whole number on"
+    return {**scalars, "start": affine(first) + step * start}
 
 
 Compute = Callable[[Lane, tuple[Tile, ...]], tuple[Tile, ...]]
@@ -398,8 +408,9 @@ class _Tiler:
 
     def _load(self, lane: Lane, k: int, at: _Place, rows: _Class, columns: _Class) -> Tile:
         window = self._window(k, at, rows, columns)
-        tile = lane.tile(*window.shape, window.dtype)
-        lane.builder(self.target.row("load").name, tile.operand(lane.builder, lane.space, *window.shape), window)
+        height, width = window.shape
+        tile = lane.tile(height, width, window.dtype)
+        lane.builder(self.target.row("load").name, tile.operand(lane.builder, lane.space, height, width), window)
         return tile
 
     def _spread(self, lane: Lane, k: int, tile: Tile) -> Tile:

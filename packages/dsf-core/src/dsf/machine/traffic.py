@@ -110,7 +110,8 @@ def traffic(program: Program, isa: Isa, chip: Chip) -> list[Traffic]:
             whole[key] = min(whole[key] + nbytes, _up(program.params[key[0]].nbytes, burst))
     cores = [sum(level.issued() for level in levels) for levels in phases]
     if sum(whole.values()) > cache:
-        return [Traffic(_phase_bytes(*each, cache), n) for *each, n in zip(phases, touched, cores, strict=True)]
+        moved = [_phase_bytes(levels, seen, cache) for levels, seen in zip(phases, touched, strict=True)]
+        return [Traffic(n, m) for n, m in zip(moved, cores, strict=True)]
     return [Traffic(n, m) for n, m in zip(_once(program, whole, touched), cores, strict=True)]
 
 

@@ -13,8 +13,10 @@ from dsf.kernels.reference import REFERENCES, ROUNDINGS
 
 __all__ = ["kernels"]
 
-ROWWISE = ("rms_norm", "layer_norm", "gated_activation", "rotary", "softmax", "embedding", "concat", "reduce", "arg_reduce",
-           "cumsum")  # fmt: skip
+ROWWISE = (
+    "rms_norm", "layer_norm", "gated_activation", "rotary", "softmax", "embedding", "concat", "reduce", "arg_reduce",
+    "cumsum",
+)  # fmt: skip
 COMPILED = {
     "elementwise": compiler.compile_elementwise,
     "copy": compiler.compile_copy,

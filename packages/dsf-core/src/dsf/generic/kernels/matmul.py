@@ -63,11 +63,13 @@ class Names:
         if load.operands[0][1].spaces[0] != scratch or store.operands[1][1].spaces[0] != acc:
             raise errors.KernelError(
                 "DSF-K008",
-                f"{target.isa.name}: generic loads into {load.operands[0][1].spaces[0]}, but the matrix engine reads {scratch}; "
-                "such a chip needs its vendor's kernels",
+                f"{target.isa.name}: generic loads into {load.operands[0][1].spaces[0]}, but the matrix engine reads "
+                f"{scratch}; such a chip needs its vendor's kernels",
             )
-        return cls(load.name, f"copy.{target.chip.main_memory.name}.{acc}", store.name, matmul.name, load.engine, store.engine, matmul.engine, scratch, acc,
-                   target.core_of(matmul))  # fmt: skip
+        return cls(
+            load.name, f"copy.{target.chip.main_memory.name}.{acc}", store.name, matmul.name,
+            load.engine, store.engine, matmul.engine, scratch, acc, target.core_of(matmul),
+        )  # fmt: skip
 
 
 def emit_product(b: Builder, target: Target, product: Product) -> None:
