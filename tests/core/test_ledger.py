@@ -116,9 +116,11 @@ def test_phases_are_joined_by_barriers_and_bound_by_cores_or_memory(accounts: Ac
     """Three phases of 4 us, two barriers of 0.5 us; then one whose bytes need 7 us while its cores need 2."""
     accounts.launch(lasting(4, phases=3, barrier=US // 2), of=kernel("joined"))
     assert accounts.ledger.now_fs == (13 + 3 * 4 + 1) * US
-    accounts.launch(lasting(2, memory_us=7), of=kernel("streamed"))
+    accounts.launch(lasting(2, memory_us=7, vec=9), of=kernel("streamed"))
     assert accounts.ledger.now_fs == (13 + 3 * 4 + 1 + 7) * US
-    assert {row.name: row.bound for row in accounts.report().kernels} == {"joined": "compute", "streamed": "memory"}
+    accounts.launch(lasting(9, memory_us=7, vec=4, mxu=5), of=kernel("computed"))
+    bounds = {row.name: row.bound for row in accounts.report().kernels}
+    assert bounds == {"joined": "none", "streamed": "memory", "computed": "mxu"}  # nobody is busy in the first
 
 
 def test_after_a_reset_counting_begins_at_the_present(accounts: Accounts) -> None:

@@ -161,7 +161,7 @@ def test_a_phase_lasts_as_long_as_its_bytes_need_if_that_is_longer(b: Builder, p
         load(b)
     time = planes.time(b.build())
     assert (time.phases[0].core_fs, time.phases[0].memory_fs) == (80_000_000, 20_480_000)
-    assert (time.duration_fs, time.bound, time.nbytes) == (80_000_000, "compute", 8192)
+    assert (time.duration_fs, time.bound, time.nbytes) == (80_000_000, "din", 8192)
 
 
 def test_a_phase_may_be_bound_by_memory(planes_of: Callable[..., Any]) -> None:

@@ -46,8 +46,8 @@ def enable(chip: str | None, fidelity: str, strict: bool, exact: bool) -> Sessio
     _session = session
     if view.plugin == generic.NAME:
         log.warning(
-            "DSF-P007: no plugin for vendor '%s' is installed; '%s' runs on the generic one, from its hardware description "
-            "alone; a package dsf-%s, where there is one, brings its own",
+            "DSF-P007: no plugin for vendor '%s' is installed; '%s' runs on the generic one, from its hardware "
+            "description alone; a package dsf-%s, where there is one, brings its own",
             described.vendor, described.name, described.vendor,
         )  # fmt: skip
     return session

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from attrs import define, field
+from attrs import define, field, frozen
 
 from dsf.hdl import Chip, weakest
 from dsf.isa.program import Instruction, Loop, Operand, Program
@@ -42,6 +42,17 @@ class _FallbackAccount:
     nbytes: int = 0
 
 
+@frozen
+class _Cost:
+    """One launch of a program: its time (kept, since its identity is the key), in femtoseconds, what bounds it, and the
+    cycles of each (engine, core)."""
+
+    time: KernelTime
+    fs: int
+    bound: str
+    busy: tuple[tuple[tuple[str, str], int], ...]
+
+
 @define(eq=False)
 class Ledger:
     """Time and counts of one session on *chip*."""
@@ -58,7 +69,7 @@ class Ledger:
     _fallbacks: dict[str, _FallbackAccount] = field(factory=dict)
     _engines: Counter[tuple[str, str]] = field(factory=Counter)
     _onchip: dict[str, int] = field(factory=dict)
-    _seen: set[int] = field(factory=set)
+    _costs: dict[int, _Cost] = field(factory=dict)
     _barriers: int = 0
     _flops: Counter[str] = field(factory=Counter)
 
@@ -69,24 +80,31 @@ class Ledger:
 
     def launch(self, kernel: Kernel, intent: str, time: KernelTime, flops: int, reason: str, program: Program) -> None:
         """One kernel launch."""
-        host = self.chip.host
+        host, cost = self.chip.host, self._cost(time, program)
         self._issued_fs += host.issue_interval_fs
-        self._device_fs = max(self._issued_fs + host.launch_latency_fs, self._device_fs) + time.duration_fs
-        self._busy_fs += time.duration_fs
+        self._device_fs = max(self._issued_fs + host.launch_latency_fs, self._device_fs) + cost.fs
+        self._busy_fs += cost.fs
         self.timeline.advance(self._device_fs)
         account = self._kernels.setdefault(kernel.name, _KernelAccount(kernel.library, intent, reason))
         account.launches += 1
-        account.fs += time.duration_fs
+        account.fs += cost.fs
         account.flops += flops
-        account.bounds[time.bound] += time.duration_fs
+        account.bounds[cost.bound] += cost.fs
         self._flops["wanted"] += flops
         self._flops["served"] += flops
         self._flops["executed"] += 2 * time.macs
         self._barriers += len(time.phases) - 1
-        for phase in time.phases:
-            for engine, cycles in phase.busy:
-                self._engines[engine, phase.core] += cycles
-        self._note_on_chip(program)
+        for engine, cycles in cost.busy:
+            self._engines[engine] += cycles
+
+    def _cost(self, time: KernelTime, program: Program) -> _Cost:
+        """What one launch of *program* adds to the accounts, worked out once."""
+        cost = self._costs.get(id(time))
+        if cost is None:
+            busy = tuple(((engine, phase.core), cycles) for phase in time.phases for engine, cycles in phase.busy)
+            cost = self._costs[id(time)] = _Cost(time, time.duration_fs, time.bound, busy)
+            self._note_on_chip(program)
+        return cost
 
     def copy(self, nbytes: int) -> None:
         """A copy between host and device that the program asked for: it waits for the device, and holds the host."""
@@ -120,9 +138,6 @@ class Ledger:
 
     def _note_on_chip(self, program: Program) -> None:
         """Remember how far programs reach into each on-chip memory."""
-        if id(program) in self._seen:
-            return
-        self._seen.add(id(program))
         counts = _counts(program)
         for ins, _ in program.instructions():
             for operand in ins.operands:
@@ -146,7 +161,7 @@ class Ledger:
         """Begin to count anew at the present; the clock goes on."""
         self._start_fs = self.now_fs
         self._busy_fs = self._host_fs = self._copy_fs = self._barriers = 0
-        for account in (self._kernels, self._fallbacks, self._engines, self._onchip, self._seen, self._flops):
+        for account in (self._kernels, self._fallbacks, self._engines, self._onchip, self._costs, self._flops):
             account.clear()
 
     def _memory_rows(self, peak: int) -> list[MemoryRow]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from attrs import evolve, frozen
+from attrs import frozen
 
 from dsf import errors
 from dsf.isa import Affine, Builder, Operand
@@ -50,10 +50,8 @@ def tilings(target: Target, product: Product) -> Iterator[Tiling]:
 
 
 def best_tiling(target: Target, product: Product) -> Tiling:
-    """The tiling that the timing plane finishes first for *product*, of all that fit. In a batched product (where
-    no operand is a weight) long n and k are rounded up to whole buckets for this, so that a growing KV cache asks anew
-    once per bucket and not at every step."""
-    asked = evolve(product, n=_bucket(product.n), k=_bucket(product.k)) if product.batch else product
+    """The tiling that the timing plane finishes first for products like *product*, of all that fit."""
+    asked = product.typical()
     known = target.memory.get(asked)
     if known is None:
         candidates = list(tilings(target, asked))
@@ -64,13 +62,6 @@ def best_tiling(target: Target, product: Product) -> Tiling:
         min(known.m, product.m), min(known.n, product.n), min(known.k0, _up(product.k, FRACTAL)),
         min(known.k1, _up(product.k, known.k0)),
     )  # fmt: skip
-
-
-BUCKET = 128
-
-
-def _bucket(size: int) -> int:
-    return size if size <= BUCKET else _up(size, BUCKET)
 
 
 def _duration(target: Target, product: Product, tiling: Tiling) -> int:

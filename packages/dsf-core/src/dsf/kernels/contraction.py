@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from attrs import frozen
+from attrs import evolve, frozen
 
 from dsf.hdl import Chip
 from dsf.intent.ir import Intent
@@ -63,6 +63,18 @@ class Product:
     def __str__(self) -> str:
         return f"({self.m} x {self.k}) by ({self.k} x {self.n}) in {self.a.dtype}"
 
+    def typical(self) -> Product:
+        """The product as the search for a tiling sees it. Where there is a batch (so that no operand is a weight) long
+        n and k are rounded up to whole buckets and operands lie densely, each in its own order: a growing KV cache is
+        then the same product until its bucket is full."""
+        if not self.batch:
+            return self
+        m, n, k = self.m, _bucket(self.n), _bucket(self.k)
+        return evolve(
+            self, n=n, k=k, a=_packed(self.a, m, k), b=_packed(self.b, k, n), out=_packed(self.out, m, n),
+            batch=_steps(self.batch, m * k, k * n, m * n),
+        )  # fmt: skip
+
     def extents(self) -> dict[int, int]:
         """Bytes from each operand's first element to the end of its last, by parameter."""
         steps = {"a": [b.a for b in self.batch], "b": [b.b for b in self.batch], "out": [b.out for b in self.batch]}
@@ -76,6 +88,26 @@ class Product:
         if self.bias is not None:
             found[self.bias.param] = ((self.n - 1) * self.bias.column + 1) * torch_dtype(self.bias.dtype).itemsize
         return found
+
+
+BUCKET = 128
+
+
+def _bucket(size: int) -> int:
+    return size if size <= BUCKET else -(-size // BUCKET) * BUCKET
+
+
+def _packed(side: Side, rows: int, columns: int) -> Side:
+    return evolve(side, row=columns, column=1) if side.column == 1 else evolve(side, row=1, column=rows)
+
+
+def _steps(batch: tuple[Batch, ...], a: int, b: int, out: int) -> tuple[Batch, ...]:
+    """The batch over dense operands of these sizes; an operand that stood still stands still."""
+    dims: list[Batch] = []
+    for dim in reversed(batch):
+        dims.append(Batch(dim.count, a if dim.a else 0, b if dim.b else 0, out if dim.out else 0))
+        a, b, out = (size * dim.count if step else size for size, step in ((a, dim.a), (b, dim.b), (out, dim.out)))
+    return tuple(reversed(dims))
 
 
 EmitProduct = Callable[[Builder, Target, Product], None]

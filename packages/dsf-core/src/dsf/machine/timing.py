@@ -64,9 +64,12 @@ class KernelTime:
 
     @property
     def bound(self) -> str:
-        """What the time is made of for the most part: compute or memory."""
-        memory = sum(p.duration_fs for p in self.phases if p.memory_fs >= p.core_fs)
-        return "memory" if 2 * memory >= self.duration_fs else "compute"
+        """What most of the time waits for: `memory` (the main-memory port), or the busiest engine of the cores."""
+        waits = Counter[str]()
+        for p in self.phases:
+            busiest = max(p.busy, key=lambda item: item[1], default=("none", 0))[0]
+            waits["memory" if p.memory_fs >= p.core_fs else busiest] += p.duration_fs
+        return max(waits, key=lambda name: waits[name], default="none")
 
 
 class Timing:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from attrs import evolve, frozen
+from attrs import frozen
 
 from dsf import errors
 from dsf.isa import Affine, Builder, Operand
@@ -28,7 +28,6 @@ from dsf.kernels.target import Target
 
 __all__ = ["KERNELS", "emit_product"]
 
-BUCKET = 128
 BLOCK = 16  # elements: whole bursts of every 16-bit or wider format
 
 
@@ -81,9 +80,8 @@ def emit_product(b: Builder, target: Target, product: Product) -> None:
 
 
 def best_tiling(target: Target, product: Product) -> Tiling:
-    """As fast as any that fits; in a batched product (where no operand is a weight) long n and k are rounded up to
-    buckets, so that a growing KV cache asks once per bucket."""
-    asked = evolve(product, n=_bucket(product.n), k=_bucket(product.k)) if product.batch else product
+    """The tiling that the timing plane finishes first for products like *product*, of all that fit."""
+    asked = product.typical()
     known = target.memory.get(asked)
     if known is None:
         names = Names.of(target, product.a.dtype)
@@ -94,10 +92,6 @@ def best_tiling(target: Target, product: Product) -> Tiling:
             )
         known = target.memory[asked] = min(candidates, key=lambda t: _duration(target, names, asked, t))
     return Tiling(min(known.m, product.m), min(known.n, product.n), min(known.k, _up(product.k)))
-
-
-def _bucket(size: int) -> int:
-    return size if size <= BUCKET else -(-size // BUCKET) * BUCKET
 
 
 def _up(size: int) -> int:
