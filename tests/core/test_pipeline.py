@@ -286,10 +286,10 @@ def test_under_strict_a_fallback_is_an_error_that_names_operation_and_line(write
     x = tape.put(torch.randn(4, 8))
     tape.op("sort.default", x, keep=True, line=41)
     sentence = (
-        "DSF-K010: aten.sort.default (recorded at model.py:41) would run on the host, which strict forbids: no kernel "
+        "DSF-F001: aten.sort.default (recorded at model.py:41) would run on the host, which strict forbids: no kernel "
         "of this kind is offered; enable without strict to have it priced and counted"
     )
-    with pytest.raises(errors.KernelError, match=f"^{re.escape(sentence)}$"):
+    with pytest.raises(errors.FallbackError, match=f"^{re.escape(sentence)}$"):
         tape.run()
     assert tape.session.allocated == before + 512
     assert tape.session.report().fallbacks == ()
@@ -300,7 +300,7 @@ def test_what_the_device_hands_to_the_host_is_priced_and_forbidden_alike(session
     session = session_on()
     session.host_op("aten.nonzero.default", 12_000, 24_000, None)
     assert session.now_fs() == 36_600_000_000
-    with pytest.raises(errors.KernelError, match=r"^DSF-K010: aten.rand.default would run on the host.*it is random"):
+    with pytest.raises(errors.FallbackError, match=r"^DSF-F001: aten.rand.default would run on the host.*it is random"):
         session_on(strict=True).host_op("aten.rand.default", 0, 4, None)
 
 

@@ -13,6 +13,7 @@ from dsf.numerics.rounding import rounded
     [
         (1 + 2**-11 + 2**-40, torch.float16, 1 + 2**-10),  # just over the middle; float32 forgets the 2^-40
         (1 + 2**-11 - 2**-40, torch.float16, 1.0),
+        (1 + 2**-11 + 0.75 * 2**-23, torch.float16, 1 + 2**-10),  # float32's nearest is not the middle and must stay
         (1 + 3 * 2**-11 - 2**-40, torch.float16, 1 + 2**-10),
         (1 + 2**-11, torch.float16, 1.0),  # the middle itself goes to even
         (1 + 3 * 2**-11, torch.float16, 1 + 2**-9),

@@ -7,6 +7,7 @@ DsfError
 │   ├── DeviceError         DSF-D0xx  the torch device is used before `enable`, twice, or by a wrong torch
 │   ├── ModelError          DSF-C0xx  no such model, or a model file that cannot be read
 │   ├── DtypeError          DSF-N0xx  a number format the chip cannot compute
+│   ├── FallbackError       DSF-F0xx  `strict`, and something would run on the host
 │   └── OutOfMemory         DSF-M0xx  a tensor does not fit its tier (also a torch.OutOfMemoryError)
 └── ProgramError                    a program breaks a rule of its chip (a fault of the kernel's author)
     ├── IsaError            DSF-I0xx  an unknown instruction, a wrong operand, a malformed listing
@@ -17,7 +18,7 @@ DsfError
 from __future__ import annotations
 
 __all__ = [
-    "DeviceError", "DsfError", "DtypeError", "HdlError", "IsaError", "KernelError", "MachineError",
+    "DeviceError", "DsfError", "DtypeError", "FallbackError", "HdlError", "IsaError", "KernelError", "MachineError",
     "ModelError", "OutOfMemory", "PluginError", "ProgramError", "UsageError",
 ]  # fmt: skip
 
@@ -59,6 +60,10 @@ class ModelError(UsageError):
 
 class DtypeError(UsageError, TypeError):
     """A number format that the chip cannot compute."""
+
+
+class FallbackError(UsageError, RuntimeError):
+    """Work that only the host could do, where `strict` forbids that."""
 
 
 class OutOfMemory(UsageError, MemoryError):

@@ -178,8 +178,8 @@ class Session:
     def _no_host_under_strict(self, what: str, reason: str, site: Site | None) -> None:
         if self.strict:
             where = f" (recorded at {site})" if site else ""
-            raise errors.KernelError(
-                "DSF-K010",
+            raise errors.FallbackError(
+                "DSF-F001",
                 f"{what}{where} would run on the host, which strict forbids: {reason}; "
                 "enable without strict to have it priced and counted",
             )

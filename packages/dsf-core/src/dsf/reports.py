@@ -99,6 +99,25 @@ class Report:
         """The share of emulated time in which the host computed what the chip could not, with the copies for it."""
         return self.host_milliseconds / self.emulated_milliseconds if self.emulated_milliseconds else 0.0
 
+    def __str__(self) -> str:
+        """The report in a few lines, for a script's print; `dsf-cli run` draws it whole."""
+        lines = [
+            f"{self.chip} ({self.plugin}), fidelity {self.fidelity}, numerics {self.numerics}: "
+            f"{self.emulated_milliseconds:.3f} ms emulated ({self.origins.get('emulated time', 'derived')}), "
+            f"{self.launches} launches, {100 * self.host_share:.2f} % on the host, "
+            f"{100 * self.flops.instruction_share:.2f} % of {self.flops.wanted / 1e9:.3f} GFLOP as instructions"
+        ]
+        lines += [
+            f"  {k.name} ({k.intent}): {k.launches} launches, {k.milliseconds:.3f} ms, {100 * k.share:.1f} %, "
+            f"bound by {k.bound}"
+            for k in self.kernels
+        ]
+        lines += [
+            f"  on the host: {f.what}, {f.count} times, {f.milliseconds:.3f} ms: {f.reason}" for f in self.fallbacks
+        ]
+        lines += [f"  {m.name}: {m.peak_mebibytes:.2f} of {m.mebibytes:.2f} MiB at the peak" for m in self.memory]
+        return "\n".join(lines)
+
     def to_json(self) -> dict[str, Any]:
         """The report as plain data: dicts, lists, numbers and text."""
         data = asdict(self, value_serializer=lambda _, __, value: list(value) if isinstance(value, tuple) else value)

@@ -47,3 +47,4 @@ def dsf_vendor() -> Vendor | None:
 def dsf_kernels(chip: Chip) -> Iterable[Kernel]:
     """Offer the kernels of the vendor's library for *chip*, the preferred one of a kind first. Called once per enabled
     chip; generic's offers follow the vendor's."""
+    raise NotImplementedError  # a specification is asked for its signature only
