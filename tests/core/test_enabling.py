@@ -148,7 +148,7 @@ def test_an_unknown_fidelity_is_answered_with_the_known_ones(
     assert_nothing_enabled()
 
 
-@pytest.mark.parametrize("version", ["2.12.1", "2.14.0", "3.0.0+cpu", "1.13.1"])
+@pytest.mark.parametrize("version", ["2.12.1", "2.14.0", "3.0.0+cpu", "1.13.1", "2", "unknown"])
 def test_a_torch_out_of_range_is_refused(version: str, npu: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "__version__", version)
     with pytest.raises(errors.DeviceError) as caught:

@@ -329,8 +329,8 @@ def test_under_strict_a_format_left_to_the_host_names_the_tensor(write: Maker) -
     tape.op("mul.Tensor", x, x, keep=True, line=9, scope="head")
     sentence = (
         "DSF-N010: head: elementwise on a [4, 6] tensor of float64; acme-x1 computes it by way of host, which strict "
-        "forbids (recorded at model.py:9); convert the tensor, for example with .to(torch.float32), or enable without "
-        "strict"
+        "forbids (recorded at model.py:9); convert the tensor on the host, for example with .cpu().to(torch.float32), "
+        "or enable without strict"
     )
     with pytest.raises(errors.DtypeError, match=f"^{re.escape(sentence)}$"):
         tape.run()
@@ -347,7 +347,7 @@ def test_a_format_that_is_an_error_is_one_in_any_mode(
     with pytest.raises(
         errors.DtypeError,
         match=r"^DSF-N010: outside any module: elementwise on a \[4, 6\] tensor of float64; acme-x1 cannot compute it "
-        r"\(recorded at model.py:9\); convert the tensor, for example with .to\(torch.float32\)",
+        r"\(recorded at model.py:9\); convert the tensor on the host, for example with .cpu\(\).to\(torch.float32\)",
     ):
         tape.run()
 
@@ -531,3 +531,13 @@ def test_memory_that_is_given_back_is_given_back_to_the_host(session_on: Maker) 
 def resident() -> int:
     pages = int(Path("/proc/self/statm").read_text("ascii").split()[1])
     return pages * resource.getpagesize()
+
+
+def test_running_out_of_memory_is_torchs_own_error_too(write: Maker) -> None:
+    with pytest.raises(torch.OutOfMemoryError, match="^DSF-M001"):
+        write().session.allocate(1 << 60, None)
+
+
+def test_a_session_shows_itself_in_one_line(write: Maker) -> None:
+    shown = "<dsf session on acme-x1: generic plugin, fidelity='isa', strict=False, exact=False>"
+    assert repr(write().session) == shown

@@ -117,3 +117,23 @@ def test_detach_takes_every_patch_back(session):
     assert torch._tensor_str._tensor_str is not ours[1]
     assert torch.nn.modules.module._global_forward_hooks == {}
     assert torch.UntypedStorage(4).nbytes() == 4
+
+
+def test_a_value_lost_to_an_interrupt_is_told_and_interrupts_nobody_again(session, monkeypatch):
+    def interrupted(self, tape):
+        raise KeyboardInterrupt
+
+    x = torch.ones(2).to("npu")
+    lost = x * 3
+    with monkeypatch.context() as stopped:
+        stopped.setattr(type(session), "run", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            lost.cpu()
+    sentence = (
+        r"^DSF-D007: npu: the step that would have made this tensor was interrupted \(KeyboardInterrupt\), so it has no "
+        r"value; compute it again$"
+    )
+    for use in (lost.cpu, lambda: lost + 1, lambda: repr(lost)):
+        with pytest.raises(errors.DeviceError, match=sentence):
+            use()
+    assert (x * 3).tolist() == [3, 3]

@@ -112,3 +112,36 @@ def test_functional_transforms_work(session):
     assert torch.func.grad(lambda v: (v**2).sum())(x).tolist() == [0, 2, 4]
     assert torch.func.vmap(lambda v: v * 2)(x).tolist() == [0, 2, 4]
     assert torch.func.jvp(lambda v: v**2, (x,), (torch.ones_like(x),))[1].tolist() == [0, 2, 4]
+
+
+def gradients(module, x, device):
+    torch.manual_seed(0)
+    made = module().to(device)
+    out = made(x.to(device))
+    out = out[0] if isinstance(out, tuple) else out
+    (out * out).sum().backward()
+    return [out.detach().cpu(), *(p.grad.cpu() for p in made.parameters())]
+
+
+@pytest.mark.parametrize(
+    ("module", "shape"),
+    [
+        (lambda: torch.nn.Conv2d(3, 4, 3), (2, 3, 8, 8)),
+        (lambda: torch.nn.ConvTranspose2d(3, 4, 3), (2, 3, 8, 8)),
+        (lambda: torch.nn.BatchNorm2d(3), (2, 3, 8, 8)),
+        (lambda: torch.nn.LayerNorm(8), (2, 3, 8)),
+        (lambda: torch.nn.GroupNorm(1, 3), (2, 3, 8)),
+    ],
+    ids=["conv", "transposed conv", "batch norm", "layer norm", "group norm"],
+)
+def test_a_first_layer_whose_input_needs_no_gradient_is_trained(session, module, shape):
+    x = torch.randn(shape)
+    torch.testing.assert_close(gradients(module, x, "npu"), gradients(module, x, "cpu"))
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("kind", [torch.nn.LSTM, torch.nn.GRU])
+def test_a_recurrent_layer_answers_and_learns_as_on_the_cpu(session, kind, bias):
+    x = torch.randn(4, 2, 5)
+    found = gradients(lambda: kind(5, 7, 2, bias=bias), x, "npu")
+    torch.testing.assert_close(found, gradients(lambda: kind(5, 7, 2, bias=bias), x, "cpu"))

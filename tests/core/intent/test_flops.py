@@ -48,3 +48,18 @@ def test_a_feed_forward_block_counts_as_torch_does(record):
 
 def test_what_contracts_nothing_counts_nothing(record):
     assert [flops(i) for i in record(lambda a: (a * 2).sum(), x(3)).parsed()] == [0, 0]
+
+
+def test_gradients_that_nobody_asked_for_are_not_counted(record):
+    """The weight's gradient alone costs what the convolution does; with the input's it is twice that."""
+
+    def backward(mask):
+        def run(grad, a, w):
+            return torch.ops.aten.convolution_backward(grad, a, w, [5], [1, 1], [0, 0], [1, 1], False, [0, 0], 1, mask)
+
+        return sum(map(flops, record(run, x(2, 5, 6, 6), x(2, 3, 8, 8), x(5, 3, 3, 3)).parsed()))
+
+    forward = 2 * (2 * 5 * 6 * 6) * 27
+    assert backward([False, True, False]) == forward
+    assert backward([False, True, True]) == forward
+    assert backward([True, True, True]) == 2 * forward

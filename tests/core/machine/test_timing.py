@@ -348,7 +348,8 @@ def test_two_loops_over_one_body_are_two_loops(b: Builder, planes: Any) -> None:
     """Of a body that alternates with r0, the loop over r0 sees two events and a loop inside it one.
 
     The inner loops take 12 x 96 cycles each, of which the two later ones begin with 16 in the shade of the one before;
-    the last of 3424 cycles holds up the next load, and from there 47 loads follow each other in 80.
+    the last of 3424 cycles holds up the next load, from there 48 loads follow each other in 80, and the load behind the
+    loops waits for the last computation.
     """
     with b.phase("core"), b.nest(i=1), b.loop(12) as r:
         hand_over(b, r % 2)
@@ -359,9 +360,9 @@ def test_two_loops_over_one_body_are_two_loops(b: Builder, planes: Any) -> None:
         for event in (0, 1)
     ]
     inner = Loop("r0", 3, (Loop("other", 12, body),))
-    nest = Nest((), (*flags[:2], inner, Loop("r0", 40, body), Loop("r0", 7, body), *flags[2:]))
+    nest = Nest((), (*flags[:2], inner, Loop("r0", 40, body), Loop("r0", 8, body), *flags[2:], body[1]))
     program = Program("test", b.build().params, (Phase("core", (nest,)),))
-    assert planes.cycles(program) == [36 * 96 - 2 * 16 + 47 * 80 + 16]
+    assert planes.cycles(program) == [36 * 96 - 2 * 16 + 48 * 80 + 16 + 80]
     planes.run(program)
 
 
@@ -375,7 +376,7 @@ def test_flags_that_pile_up_in_a_loop_are_all_there_behind_it(b: Builder, planes
             b.order("vec", "dout")
             store(b)
             b.set_flag("din", "dout", 5)
-        with b.loop(50):
+        for _ in range(50):
             b.wait_flag("din", "dout", 5)
     program = b.build()
     assert planes.cycles(program) == [50 * 80 + 96]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 
 import torch
 
@@ -81,9 +82,9 @@ def report(reset: bool) -> Report:
 
 def _check_torch(found: str) -> None:
     """The private parts of torch that the device stands on are tested for one range of versions."""
-    major, minor = (int(part) for part in found.split(".")[:2])
+    numbers = re.match(r"(\d+)\.(\d+)", found)
     low, high = TORCH
-    if not low <= (major, minor) < high:
+    if numbers is None or not low <= (int(numbers[1]), int(numbers[2])) < high:
         raise errors.DeviceError(
             "DSF-D013",
             f"torch {found} is installed; dsf supports torch >={low[0]}.{low[1]},<{high[0]}.{high[1]}; "

@@ -8,7 +8,7 @@ DsfError
 │   ├── ModelError          DSF-C0xx  no such model, or a model file that cannot be read
 │   ├── DtypeError          DSF-N0xx  a number format the chip cannot compute
 │   ├── FallbackError       DSF-F0xx  `strict`, and something would run on the host
-│   └── OutOfMemory         DSF-M0xx  a tensor does not fit its tier (also a torch.OutOfMemoryError)
+│   └── OutOfMemory         DSF-M0xx  a tensor does not fit its tier (the device's is a torch.OutOfMemoryError too)
 └── ProgramError                    a program breaks a rule of its chip (a fault of the kernel's author)
     ├── IsaError            DSF-I0xx  an unknown instruction, a wrong operand, a malformed listing
     ├── MachineError        DSF-X0xx  out of bounds, misaligned, unordered, unset or unwaited flag

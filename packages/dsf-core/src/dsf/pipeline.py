@@ -57,7 +57,7 @@ class Plan:
     steps: tuple[Step, ...]
 
 
-@define(eq=False)
+@define(eq=False, repr=False)
 class Session:
     """One emulated chip in use: its memory, its plans, its clock and its accounts."""
 
@@ -80,6 +80,11 @@ class Session:
         arena = self.storage.arena
         self._executor = Executor(Functional(chip, isa, arena, self.exact), arena) if arena is not None else None
         self.ledger = Ledger(chip)
+
+    def __repr__(self) -> str:
+        """One line: `dsf.enable(...)` at a prompt shows this."""
+        how = f"fidelity={self.fidelity!r}, strict={self.strict}, exact={self.exact}"
+        return f"<dsf session on {self.view.chip.name}: {self.view.plugin} plugin, {how}>"
 
     # what the device asks
 

@@ -11,10 +11,14 @@ from dsf.intent.tape import Site, Window
 from dsf.machine.arena import Arena
 from dsf.memory.pool import Pool
 
-__all__ = ["Storage", "Workspace"]
+__all__ = ["DeviceOutOfMemory", "Storage", "Workspace"]
 
 GRANULE = 512  # bytes: blocks start on whole lines, so that programs find the alignment they were cut for
 LARGE = 1 << 20
+
+
+class DeviceOutOfMemory(errors.OutOfMemory, torch.OutOfMemoryError):
+    """An OutOfMemory that scripts which expect torch's own error catch too."""
 
 
 @define(eq=False)
@@ -72,10 +76,10 @@ class Storage:
             raise self._out_of_memory(nbytes, site)
         return address
 
-    def _out_of_memory(self, nbytes: int, site: Site | None) -> errors.OutOfMemory:
+    def _out_of_memory(self, nbytes: int, site: Site | None) -> DeviceOutOfMemory:
         memory, free = self.chip.main_memory, self.pool.capacity - self.pool.used
         where = f", recorded at {site}" if site else ""
-        return errors.OutOfMemory(
+        return DeviceOutOfMemory(
             "DSF-M001",
             f"{memory.name} of {self.chip.name}: needed {_mib(nbytes)}, available {_mib(free)} of "
             f"{_mib(self.pool.capacity)} (largest piece {_mib(self.pool.largest_hole)}){where}; "

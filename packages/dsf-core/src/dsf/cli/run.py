@@ -19,7 +19,7 @@ __all__ = ["run"]
 
 @click.command(short_help="Ask a model one question on an emulated chip.")
 @click.argument("prompt")
-@click.option("--chip", help="A chip of `dsf-cli chips`. [default: DSF_CHIP, else the only plugin's default chip]")
+@click.option("--chip", help="A chip of `dsf-cli chips`, or a path. [default: DSF_CHIP, else the only plugin's]")
 @click.option("--model", required=True, help="A model that DSF knows by name, such as smollm2.")
 @click.option(
     "--fidelity",

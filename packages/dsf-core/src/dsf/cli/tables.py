@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
+from attrs import define, field
 
 from dsf import units
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["present"]
 
 PIPE_WIDTH = 140  # columns of a table whose reader is no terminal
+GAP = 2  # spaces between two columns
+PROSE = ("what", "because")  # columns of words, which may be wrapped
 
 
 def present(value: Any, as_json: bool) -> None:
@@ -36,10 +39,14 @@ def present(value: Any, as_json: bool) -> None:
 
 
 def _chips(chips: Chips) -> Iterator[Any]:
-    table = _table("", "chip", "vendor", "runs on", "device", "memory", "peak", "status")
+    columns = ("chip", "vendor", "runs on", "device", "memory", "peak", "status")
+    table = _Table("", columns, spare=("vendor",))
     for line in chips.lines:
-        table.add_row(line.name, line.vendor, line.runs_on, line.device, _memory(line), _peak(line), _status(line))
+        answers, device = line.runs_on or "", line.device or ""
+        table.add_row(line.name, line.vendor, answers, device, _memory(line), _peak(line), _status(line))
     yield table
+    if chips.findings:
+        yield ""
     yield from (f"{line.name} cannot be used: {line.problem}" for line in chips.findings)
 
 
@@ -65,12 +72,13 @@ def _answer(answer: Answer) -> Iterator[Any]:
         f"{answer.model} on the emulated {report.chip} ({report.plugin}), fidelity {report.fidelity}, "
         f"numerics {report.numerics}"
     )
+    yield ""
     yield _times(answer)
     yield from _report(report)
 
 
 def _times(answer: Answer) -> Any:
-    table = _table("time and work", "what", "value", "kind", "origin", right=(1,))
+    table = _Table("time and work", ("what", "value", "kind", "origin"), right=("value",))
     for row in (*_emulated_rows(answer), *_counted_rows(answer.report), *_wall_rows(answer)):
         table.add_row(*row)
     return table
@@ -106,15 +114,16 @@ def _wall_rows(answer: Answer) -> Iterator[tuple[str, str, str, str]]:
 
 
 def _report(report: Report) -> Iterator[Any]:
-    yield _memories(report)
-    yield _engines(report)
-    yield _kernels(report)
+    for table in (_memories(report), _engines(report), _kernels(report)):
+        yield ""
+        yield table
+    yield ""
     yield _fallbacks(report) if report.fallbacks else "fallbacks: none"
 
 
 def _memories(report: Report) -> Any:
     title = _title(report, "memory", "memory")
-    table = _table(title, "memory", "of each", "size", "peak in use", right=(2, 3))
+    table = _Table(title, ("memory", "of each", "size", "peak in use"), right=("size", "peak in use"))
     for row in report.memory:
         table.add_row(row.name, row.scope, _mebibytes(row.mebibytes), _mebibytes(row.peak_mebibytes))
     return table
@@ -122,7 +131,7 @@ def _memories(report: Report) -> Any:
 
 def _engines(report: Report) -> Any:
     title = _title(report, "engines", "device time")
-    table = _table(title, "engine", "core", "busy, all cores", "busy share", right=(2, 3))
+    table = _Table(title, ("engine", "core", "busy, all cores", "busy share"), right=("busy, all cores", "busy share"))
     for row in report.engines:
         table.add_row(row.name, row.core, f"{row.busy_megacycles:,.3f} Mcycles", f"{row.share:.2%}")
     return table
@@ -131,7 +140,7 @@ def _engines(report: Report) -> Any:
 def _kernels(report: Report) -> Any:
     title = _title(report, "kernels", "device time")
     columns = ("kernel", "for", "from", "launches", "time", "share", "GFLOP", "bound by", "because")
-    table = _table(title, *columns, right=(3, 4, 5, 6))
+    table = _Table(title, columns, right=("launches", "time", "share", "GFLOP"), spare=("for", "from"))
     for row in report.kernels:
         time, share, gflops = _milliseconds(row.milliseconds), f"{row.share:.1%}", f"{row.gflops:.3f}"
         launches = f"{row.launches:,}"
@@ -141,7 +150,7 @@ def _kernels(report: Report) -> Any:
 
 def _fallbacks(report: Report) -> Any:
     title = _title(report, "fallbacks", "host time")
-    table = _table(title, "on the host", "count", "time", "copied", "because", right=(1, 2, 3))
+    table = _Table(title, ("on the host", "count", "time", "copied", "because"), right=("count", "time", "copied"))
     for row in report.fallbacks:
         table.add_row(
             row.what, f"{row.count:,}", _milliseconds(row.milliseconds), _mebibytes(row.mebibytes), row.reason
@@ -155,7 +164,7 @@ def _title(report: Report, name: str, group: str) -> str:
 
 
 def _seconds(seconds: float) -> str:
-    return units.show(round(seconds * 10**15), "femtoseconds")
+    return units.show(round(seconds * 10**15), "femtoseconds") if seconds else "0 s"
 
 
 def _milliseconds(milliseconds: float) -> str:
@@ -166,14 +175,48 @@ def _mebibytes(mebibytes: float) -> str:
     return units.show(round(mebibytes * 2**20), "bytes")
 
 
-def _table(title: str, *columns: str, right: tuple[int, ...] = ()) -> Any:
-    from rich import box
-    from rich.table import Table
+@define
+class _Table:
+    """A table for a reader's terminal. Its prose is wrapped; where the rest is still too wide, *spare* columns go, and
+    only then are names and numbers folded."""
 
-    table = Table(title=title or None, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
-    for number, name in enumerate(columns):
-        table.add_column(name, overflow="fold", justify="right" if number in right else "left")
-    return table
+    title: str
+    columns: tuple[str, ...]
+    right: tuple[str, ...] = ()
+    spare: tuple[str, ...] = ()
+    rows: list[tuple[str, ...]] = field(factory=list)
+
+    def add_row(self, *cells: str) -> None:
+        self.rows.append(cells)
+
+    def __rich_console__(self, console: Any, options: Any) -> Iterator[Any]:
+        """What rich asks of a value that it prints."""
+        without = () if self._least(()) <= options.max_width else self.spare
+        yield self._drawn(without, whole=self._least(without) <= options.max_width)
+
+    def _least(self, without: tuple[str, ...]) -> int:
+        """The width at which nothing but prose is wrapped."""
+        from rich.cells import cell_len
+
+        widths = []
+        for name, *cells in zip(self.columns, *self.rows, strict=True):
+            texts = (word for cell in cells for word in cell.split()) if name in PROSE else cells
+            widths.append(0 if name in without else max(map(cell_len, (name, *texts))) + GAP)
+        return sum(widths) - GAP
+
+    def _drawn(self, without: tuple[str, ...], whole: bool) -> Any:
+        from rich import box
+        from rich.table import Table
+
+        table = Table(title=self.title or None, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+        table.show_edge, table.pad_edge, table.padding = False, False, (0, GAP - 1, 0, 0)
+        kept = [place for place, name in enumerate(self.columns) if name not in without]
+        for name in (self.columns[place] for place in kept):
+            side: Any = "right" if name in self.right else "left"
+            table.add_column(name, overflow="fold", justify=side, no_wrap=whole and name not in PROSE)
+        for row in self.rows:
+            table.add_row(*(row[place] for place in kept))
+        return table
 
 
 _SHOWN: dict[str, Callable[[Any], Iterator[Any]]] = {"Chips": _chips, "Answer": _answer}

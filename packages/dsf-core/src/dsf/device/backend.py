@@ -15,7 +15,7 @@ from torch.library import Library, fallthrough_kernel
 from torch.utils import backend_registration
 
 from dsf import errors
-from dsf.device import autocast, handles, kernels, rng, scopes, selftest, torch_module, transfer
+from dsf.device import autocast, handles, kernels, recurrent, rng, scopes, selftest, torch_module, transfer
 from dsf.device.blocks import storage_address
 from dsf.device.tape import recorder
 
@@ -70,6 +70,9 @@ def _register_kernels() -> None:
         library.impl(name, kernels.composite(op, kernel), "AutogradPrivateUse1")
     for name, kernel in special.items():
         library.impl(name, kernel, "PrivateUse1")
+    for name, kernel in recurrent.CELLS.items():
+        library.impl(name, kernel, "PrivateUse1")
+        library.impl(name, kernel, "AutogradPrivateUse1")
     _register_pinning(library)
 
 

@@ -27,13 +27,24 @@ def _run(work: Draft) -> None:
     except BaseException as error:
         for block in work.blocks:
             if block.written == epoch:
-                blocks.poison(block, error)
+                blocks.poison(block, _lasting(error))
         raise
     for number, address in addresses.items():
         _place(work.blocks[number], address)
     for block in work.blocks:
         if block.written == epoch:
             block.uploaded = False
+
+
+def _lasting(error: BaseException) -> BaseException:
+    """What readers of a lost value are told: the error itself, but a Ctrl-C stops its own moment only."""
+    if isinstance(error, Exception):
+        return error
+    return errors.DeviceError(
+        "DSF-D007",
+        f"{recorder.name}: the step that would have made this tensor was interrupted ({type(error).__name__}), so it "
+        "has no value; compute it again",
+    )
 
 
 def _place(block: Block, address: int) -> None:

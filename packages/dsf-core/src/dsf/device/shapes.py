@@ -272,11 +272,20 @@ def _batch_norm(x: torch.Tensor, *parameters: Any) -> list[torch.Tensor]:
     return [torch.empty_like(x), x.new_empty(saved), x.new_empty(saved)]
 
 
+def _batch_norm_backward(grad: torch.Tensor, x: torch.Tensor, *parameters: Any) -> list[torch.Tensor | None]:
+    """The CPU kernel gives only the gradients of its mask, torch's meta kernel gives all."""
+    wanted = parameters[-1]
+    per_channel = x.shape[1]
+    made = (torch.empty_like(x), x.new_empty(per_channel), x.new_empty(per_channel))
+    return [gradient if wants else None for gradient, wants in zip(made, wanted, strict=True)]
+
+
 _aten = torch.ops.aten
 
 META: dict[OpOverload, Callable[..., Any]] = {
     _aten.native_batch_norm.default: _batch_norm,
     _aten._native_batch_norm_legit.default: _batch_norm,
+    _aten.native_batch_norm_backward.default: _batch_norm_backward,
 }
 
 OWN: dict[OpOverload, Callable[..., Spec | None]] = {

@@ -39,5 +39,24 @@ def _opaque_flops(intent: Intent) -> int:
             return tensors[value.index]
         return [fill(v) for v in value] if isinstance(value, tuple) else value
 
-    args, kwargs = intent.attr("args"), intent.attr("kwargs")
-    return int(formula(*map(fill, args), **{k: fill(v) for k, v in kwargs}, out_val=tensors[len(intent.inputs)]))
+    args, kwargs = intent.attr("args"), dict(intent.attr("kwargs"))
+    names = (argument.name for argument in _schema(intent).arguments)
+    mask = {**dict(zip(names, args, strict=False)), **kwargs}.get("output_mask")
+    result = _as_masked(mask, tensors[len(intent.inputs) :])
+    return int(formula(*map(fill, args), **{k: fill(v) for k, v in kwargs.items()}, out_val=result))
+
+
+def _schema(intent: Intent) -> torch.FunctionSchema:
+    operator: Any = torch.ops
+    for part in intent.attr("target").split("."):
+        operator = getattr(operator, part)
+    schema: torch.FunctionSchema = operator._schema
+    return schema
+
+
+def _as_masked(mask: tuple[bool, ...] | None, outputs: list[torch.Tensor]) -> Any:
+    """*outputs* as the operator gives them: with None for the gradients that its *mask* does not ask for."""
+    if mask is None:
+        return outputs[0]
+    following = iter(outputs)
+    return tuple(next(following) if wanted else None for wanted in mask)

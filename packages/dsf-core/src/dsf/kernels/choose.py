@@ -108,7 +108,7 @@ def _refusal(chip: str, intent: Intent, dtype: str, how: str, strict: bool) -> s
     where = f" (recorded at {intent.site})" if intent.site else ""
     operand = next(r for r in (*intent.inputs, *intent.outputs) if dtype_name(r.dtype) == dtype)
     does = "cannot compute it" if how == "error" else f"computes it by way of {how}, which strict forbids"
-    advice = "convert the tensor, for example with .to(torch.float32)" + (
+    advice = "convert the tensor on the host, for example with .cpu().to(torch.float32)" + (
         ", or enable without strict" if strict else ""
     )
     scope = intent.scope.path or "outside any module"
