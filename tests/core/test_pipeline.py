@@ -534,7 +534,7 @@ def resident() -> int:
 
 
 def test_running_out_of_memory_is_torchs_own_error_too(write: Maker) -> None:
-    with pytest.raises(torch.OutOfMemoryError, match="^DSF-M001"):
+    with pytest.raises(torch.OutOfMemoryError, match=r"^DSF-M001"):
         write().session.allocate(1 << 60, None)
 
 

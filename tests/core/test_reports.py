@@ -66,9 +66,10 @@ def test_a_report_cannot_be_edited() -> None:
 
 def test_as_text_it_is_a_few_lines_with_what_ran_where_and_why() -> None:
     assert str(REPORT).splitlines() == [
-        "acme-x1 (generic), fidelity isa, numerics fast: 20.000 ms emulated (derived), 3 launches, 25.00 % on the "
-        "host, 80.00 % of 0.000 GFLOP as instructions",
-        "  generic.matmul (linear): 3 launches, 12.000 ms, 100.0 %, bound by compute",
-        "  on the host: aten.sort.default, 2 times, 5.000 ms: no kernel of this kind is offered",
-        "  hbm: 1.50 of 16384.00 MiB at the peak",
+        "acme-x1 (generic), fidelity isa, numerics fast: 20 ms emulated (derived), launches: 3, 25.00 % on the "
+        "host, 80.00 % of 1,000 FLOPs executed as instructions",
+        "  generic.matmul (linear): launched 3 x, 12 ms, 100.0 %, bound by compute",
+        "  on the host: aten.sort.default, 2 x, 5 ms: no kernel of this kind is offered",
+        "  hbm: 1.5 MiB of 16 GiB at the peak",
     ]
+    assert "planned as instructions, not executed" in str(evolve(REPORT, fidelity="timing"))

@@ -119,3 +119,20 @@ def test_square_brackets_of_an_answer_are_no_markup(capsys: pytest.CaptureFixtur
     odd = evolve(REPORT, kernels=(evolve(REPORT.kernels[0], reason="[bold]because[/bold]"),))
     present(evolve(ANSWER, report=odd), as_json=False)
     assert "[bold]because[/bold]" in capsys.readouterr().out
+
+
+def test_at_80_columns_no_line_is_wider_and_no_kernel_is_cut(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dsf.cli.tables.PIPE_WIDTH", 80)
+    long = evolve(REPORT.kernels[0], name="MatMulSoftmaxMatMul", intent="attention", library="ascend")
+    present(evolve(ANSWER, report=evolve(REPORT, kernels=(long,), host_milliseconds=0.0)), as_json=False)
+    text = capsys.readouterr().out
+    assert max(map(len, text.splitlines())) <= 80
+    assert "MatMulSoftmaxMatMul" in text
+    assert re.search(r"\b0 s\b", text)
+
+
+def test_instructions_that_did_not_run_are_not_called_executed(capsys: pytest.CaptureFixture[str]) -> None:
+    present(evolve(ANSWER, report=evolve(REPORT, fidelity="timing")), as_json=False)
+    assert "of them planned as instructions, not executed" in capsys.readouterr().out

@@ -130,8 +130,8 @@ def test_a_value_lost_to_an_interrupt_is_told_and_interrupts_nobody_again(sessio
         with pytest.raises(KeyboardInterrupt):
             lost.cpu()
     sentence = (
-        r"^DSF-D007: npu: the step that would have made this tensor was interrupted \(KeyboardInterrupt\), so it has no "
-        r"value; compute it again$"
+        r"^DSF-D007: npu: the step that would have made this tensor was interrupted \(KeyboardInterrupt\), so it has "
+        r"no value; compute it again$"
     )
     for use in (lost.cpu, lambda: lost + 1, lambda: repr(lost)):
         with pytest.raises(errors.DeviceError, match=sentence):

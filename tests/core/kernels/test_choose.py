@@ -96,8 +96,8 @@ def test_under_strict_a_detour_is_an_error_that_names_the_tensor(bench):
     intent = bench.intent("linear", [x, x], [bench.out((4, 4), x.dtype)], has_bias=False, transposed=True)
     sentence = (
         r"outside any module: linear on a \[4, 4\] tensor of float64; "
-        rf"{bench.chip.name} computes it by way of host, which strict forbids; convert the tensor on the host, for example with "
-        r"\.cpu\(\)\.to\(torch\.float32\), or enable without strict"
+        rf"{bench.chip.name} computes it by way of host, which strict forbids; convert the tensor on the host, "
+        r"for example with \.cpu\(\)\.to\(torch\.float32\), or enable without strict"
     )
     with pytest.raises(errors.DtypeError, match=sentence):
         Chooser.of(bench.target, bench.kernels, strict=True)(intent)

@@ -469,10 +469,10 @@ def test_an_index_that_is_no_row_is_an_error_and_not_some_number(bench, stray):
     intent = bench.intent("embedding", [ids, table], [bench.out((1, 3, 8), table.dtype)])
     kernel, _ = bench.chosen(intent)
     for attempt in (bench.run, bench.oracle):
-        with pytest.raises(errors.MachineError, match=sentence) as caught:
+        with pytest.raises(errors.RowError, match=sentence) as caught:
             attempt("embedding", [ids, table], [bench.out((1, 3, 8), table.dtype)])
-        assert caught.value.code == "DSF-X030"
-    with pytest.raises(errors.MachineError, match=sentence):
+        assert (caught.value.code, isinstance(caught.value, IndexError)) == ("DSF-X030", True)
+    with pytest.raises(errors.RowError, match=sentence):
         kernel.reference(intent, ids, table)
 
 

@@ -8,6 +8,7 @@ DsfError
 │   ├── ModelError          DSF-C0xx  no such model, or a model file that cannot be read
 │   ├── DtypeError          DSF-N0xx  a number format the chip cannot compute
 │   ├── FallbackError       DSF-F0xx  `strict`, and something would run on the host
+│   ├── RowError            DSF-X030  an index in the data that is no row of its table (also an IndexError)
 │   └── OutOfMemory         DSF-M0xx  a tensor does not fit its tier (the device's is a torch.OutOfMemoryError too)
 └── ProgramError                    a program breaks a rule of its chip (a fault of the kernel's author)
     ├── IsaError            DSF-I0xx  an unknown instruction, a wrong operand, a malformed listing
@@ -19,7 +20,7 @@ from __future__ import annotations
 
 __all__ = [
     "DeviceError", "DsfError", "DtypeError", "FallbackError", "HdlError", "IsaError", "KernelError", "MachineError",
-    "ModelError", "OutOfMemory", "PluginError", "ProgramError", "UsageError",
+    "ModelError", "OutOfMemory", "PluginError", "ProgramError", "RowError", "UsageError",
 ]  # fmt: skip
 
 
@@ -68,6 +69,10 @@ class FallbackError(UsageError, RuntimeError):
 
 class OutOfMemory(UsageError, MemoryError):
     """A tensor that does not fit its memory: tier, needed, available, what would fit, who asked."""
+
+
+class RowError(UsageError, IndexError):
+    """An index in the data that is no row of its table."""
 
 
 class ProgramError(DsfError):

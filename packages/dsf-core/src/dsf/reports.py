@@ -9,6 +9,8 @@ from typing import Any
 
 from attrs import asdict, frozen
 
+from dsf import units
+
 __all__ = ["EngineRow", "FallbackRow", "Flops", "KernelRow", "MemoryRow", "Report"]
 
 
@@ -99,23 +101,26 @@ class Report:
         """The share of emulated time in which the host computed what the chip could not, with the copies for it."""
         return self.host_milliseconds / self.emulated_milliseconds if self.emulated_milliseconds else 0.0
 
+    @property
+    def executed(self) -> str:
+        """What became of the instructions that are counted: the fidelity decides whether they ran."""
+        return "executed as instructions" if self.fidelity == "isa" else "planned as instructions, not executed"
+
     def __str__(self) -> str:
         """The report in a few lines, for a script's print; `dsf-cli run` draws it whole."""
         lines = [
             f"{self.chip} ({self.plugin}), fidelity {self.fidelity}, numerics {self.numerics}: "
-            f"{self.emulated_milliseconds:.3f} ms emulated ({self.origins.get('emulated time', 'derived')}), "
-            f"{self.launches} launches, {100 * self.host_share:.2f} % on the host, "
-            f"{100 * self.flops.instruction_share:.2f} % of {self.flops.wanted / 1e9:.3f} GFLOP as instructions"
+            f"{_time(self.emulated_milliseconds)} emulated ({self.origins.get('emulated time', 'derived')}), "
+            f"launches: {self.launches}, {100 * self.host_share:.2f} % on the host, "
+            f"{100 * self.flops.instruction_share:.2f} % of {self.flops.wanted:,} FLOPs {self.executed}"
         ]
         lines += [
-            f"  {k.name} ({k.intent}): {k.launches} launches, {k.milliseconds:.3f} ms, {100 * k.share:.1f} %, "
+            f"  {k.name} ({k.intent}): launched {k.launches} x, {_time(k.milliseconds)}, {100 * k.share:.1f} %, "
             f"bound by {k.bound}"
             for k in self.kernels
         ]
-        lines += [
-            f"  on the host: {f.what}, {f.count} times, {f.milliseconds:.3f} ms: {f.reason}" for f in self.fallbacks
-        ]
-        lines += [f"  {m.name}: {m.peak_mebibytes:.2f} of {m.mebibytes:.2f} MiB at the peak" for m in self.memory]
+        lines += [f"  on the host: {f.what}, {f.count} x, {_time(f.milliseconds)}: {f.reason}" for f in self.fallbacks]
+        lines += [f"  {m.name}: {_size(m.peak_mebibytes)} of {_size(m.mebibytes)} at the peak" for m in self.memory]
         return "\n".join(lines)
 
     def to_json(self) -> dict[str, Any]:
@@ -124,3 +129,11 @@ class Report:
         data["host_share"] = self.host_share
         data["flops"]["instruction_share"] = self.flops.instruction_share
         return data
+
+
+def _time(milliseconds: float) -> str:
+    return units.show(round(milliseconds * 10**12), "femtoseconds") if milliseconds else "0 s"
+
+
+def _size(mebibytes: float) -> str:
+    return units.show(round(mebibytes * 2**20), "bytes")

@@ -104,7 +104,7 @@ def _emulated_rows(answer: Answer) -> Iterator[tuple[str, str, str, str]]:
 def _counted_rows(report: Report) -> Iterator[tuple[str, str, str, str]]:
     flops, origin = report.flops, report.origins["flops"]
     yield "matrix FLOPs of the model", f"{flops.wanted:,}", "counted", origin
-    yield "  of them executed as instructions", f"{flops.instruction_share:.2%}", "counted", origin
+    yield f"  of them {report.executed}", f"{flops.instruction_share:.2%}", "counted", origin
     yield "  padding on top", f"{flops.padding:,}", "counted", origin
 
 

@@ -233,12 +233,12 @@ def _gather(dst: torch.Tensor, table: torch.Tensor, index: torch.Tensor) -> torc
 
 
 def in_range(index: torch.Tensor, rows: int) -> torch.Tensor:
-    """The numbers of *index*, flat; a MachineError for the first that is no row of a table of *rows*."""
+    """The numbers of *index*, flat; a RowError for the first that is no row of a table of *rows*."""
     flat = index.reshape(-1).long()
     strays = ((flat < 0) | (flat >= rows)).nonzero()
     if strays.numel():
         at = int(strays[0])
-        raise errors.MachineError(
+        raise errors.RowError(
             "DSF-X030",
             f"index {flat[at].item()} (number {at} of {flat.numel()}) is outside a table of {rows} rows; "
             f"expected 0 to {rows - 1}",

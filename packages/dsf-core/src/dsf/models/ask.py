@@ -109,7 +109,7 @@ def ask(
         upload_fs = session.now_fs()
         dsf.report(reset=True)
         no_values = session.fidelity == "timing"
-        heard = _generate(loaded, prompt, session, new_tokens, _unsaid if no_values else say)
+        heard = _generate(loaded, prompt, session, new_tokens, _reading(watch, _unsaid if no_values else say))
         wall.lap("generate")
         return Answer(
             model=source.title,
@@ -171,6 +171,22 @@ class _Speech:
         if not whole.endswith("\ufffd"):  # else a character that is not whole yet: its other tokens are to come
             self.say(whole[len(self.text) :])
             self.text = whole
+
+
+def _reading(watch: Watch, say: Callable[[str], None]) -> Callable[[str], None]:
+    """*say*, and *watch* told that the prompt is being read until the first word comes: with every instruction executed
+    that takes seconds."""
+    watch("the prompt", 0, 1)
+    waiting = True
+
+    def hear(text: str) -> None:
+        nonlocal waiting
+        if waiting:
+            waiting = False
+            watch("the prompt", 1, 1)
+        say(text)
+
+    return hear
 
 
 def _generate(loaded: Loaded, prompt: str, session: Session, new_tokens: int, say: Callable[[str], None]) -> _Speech:
