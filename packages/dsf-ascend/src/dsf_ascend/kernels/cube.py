@@ -14,7 +14,7 @@ from attrs import frozen
 from dsf import errors
 from dsf.isa import Affine, Builder, Operand
 from dsf.isa.program import affine, torch_dtype
-from dsf.kernels.contraction import Product, Side
+from dsf.kernels.contraction import Product, Side, Tile, tiles
 from dsf.kernels.target import Target
 
 __all__ = ["Tiling", "best_tiling", "emit_product", "tilings"]
@@ -85,21 +85,8 @@ def emit_product(b: Builder, target: Target, product: Product) -> None:
 
 def emit_tiled(b: Builder, product: Product, tiling: Tiling) -> None:
     """Emit one phase that computes *product*: a nest for the inner tiles and one for each ragged edge."""
-    with b.phase("AIC"):
-        for m0, m, rows in _cut(product.m, tiling.m):
-            for n0, n, columns in _cut(product.n, tiling.n):
-                counts = {f"b{d}": batch.count for d, batch in enumerate(product.batch)}
-                with b.nest(**counts, i=rows, j=columns) as variables:
-                    *batch, i, j = variables
-                    _Block(b, product, tiling, tuple(batch), i * m + m0, j * n + n0, m, n).emit()
-
-
-def _cut(total: int, size: int) -> Iterator[tuple[int, int, int]]:
-    """(start, size, count) of the whole tiles and of the ragged end."""
-    if total // size:
-        yield 0, size, total // size
-    if total % size:
-        yield total // size * size, total % size, 1
+    for tile in tiles(b, "AIC", product, tiling.m, tiling.n):
+        _Block(b, product, tiling, tile).emit()
 
 
 @frozen
@@ -107,11 +94,7 @@ class _Block:
     b: Builder
     product: Product
     tiling: Tiling
-    batch: tuple[Affine, ...]
-    row: Affine
-    column: Affine
-    m: int
-    n: int
+    tile: Tile
 
     def emit(self) -> None:
         b, p, t = self.b, self.product, self.tiling
@@ -129,18 +112,18 @@ class _Block:
             b.wait_flag(src, dst, FREE)
             b.wait_flag(src, dst, FREE + 1)
         b.order("M", "FIX")
-        b("Fixpipe", self._out(), self._acc())
+        b("Fixpipe", self.tile.out(), self._acc())
         b.order("FIX", "M")
 
     def _slab(self, k: Affine, depth: int, half: Affine, first: Affine) -> None:
         """Load k..k+depth of both operands into one half of L1 and work it off in L0 slabs."""
         b, t = self.b, self.tiling
         b.wait_flag("MTE1", "MTE2", half)
-        b("DataCopy.GM2L1", self._l1_a(half, 0, depth, True), self._gm(self.product.a, self.row, k, self.m, depth, "a"))
+        b("DataCopy.GM2L1", self._l1_a(half, 0, depth, True), self.tile.a(k, depth))
         b(
             "DataCopy.GM2L1",
             self._l1_b(half, 0, depth, True),
-            self._gm(self.product.b, k, self.column, depth, self.n, "b"),
+            self.tile.w(k, depth),
         )
         b.order("MTE2", "MTE1", half)
         steps = depth // t.k0
@@ -155,33 +138,24 @@ class _Block:
         b = self.b
         b.wait_flag("M", "MTE1", side)
         a, w = (
-            self._l0("L0A", self.product.a, side, self.m, width),
-            self._l0("L0B", self.product.b, side, width, self.n),
+            self._l0("L0A", self.product.a, side, self.tile.m, width),
+            self._l0("L0B", self.product.b, side, width, self.tile.n),
         )
         b("LoadData.L12L0A", a, self._l1_a(half, k, depth, False, width))
         b("LoadData.L12L0B", w, self._l1_b(half, k, depth, False, width))
         b.order("MTE1", "M", side)
         if self.product.bias is not None:
-            b("Mmad.bias", self._acc(), a, w, b.on("BT", 0, (self.n,), "float32"), accumulate=slab + step)
+            b("Mmad.bias", self._acc(), a, w, b.on("BT", 0, (self.tile.n,), "float32"), accumulate=slab + step)
         else:
             b("Mmad", self._acc(), a, w, accumulate=slab + step)
         b.set_flag("M", "MTE1", side)
 
-    def _gm(self, side: Side, row: Affine, column: Affine, rows: int, columns: int, which: str) -> Operand:
-        """A (rows, columns) window of a or b in main memory, at this block's place in the batch."""
-        item = torch_dtype(side.dtype).itemsize
-        offset = row * (side.row * item) + column * (side.column * item)
-        for variable, batch in zip(self.batch, self.product.batch, strict=True):
-            step = {"a": batch.a, "b": batch.b, "out": batch.out}[which]
-            offset = offset + variable * (step * item)
-        return self.b.gm(side.param, offset, (rows, columns), side.dtype, (side.row, side.column))
-
     def _l1_a(self, half: Affine, k: Affine | int, depth: int, whole: bool, width: int = 0) -> Operand:
         """a's slab in L1, in main memory's own order; *width* columns of it from *k* on unless *whole*."""
-        return self._l1(self.product.a, half, 0, (self.m, depth), 1, k, depth if whole else width)
+        return self._l1(self.product.a, half, 0, (self.tile.m, depth), 1, k, depth if whole else width)
 
     def _l1_b(self, half: Affine, k: Affine | int, depth: int, whole: bool, width: int = 0) -> Operand:
-        return self._l1(self.product.b, half, self._l1_b_start(), (depth, self.n), 0, k, depth if whole else width)
+        return self._l1(self.product.b, half, self._l1_b_start(), (depth, self.tile.n), 0, k, depth if whole else width)
 
     def _l1_b_start(self) -> int:
         high = _up(self.tiling.m, FRACTAL)
@@ -206,22 +180,19 @@ class _Block:
         return self.b.on(space, offset, (rows, columns), side.dtype, stride)
 
     def _acc(self) -> Operand:
-        return self.b.on("L0C", 0, (self.m, self.n), "float32")
-
-    def _out(self) -> Operand:
-        return self._gm(self.product.out, self.row, self.column, self.m, self.n, "out")
+        return self.b.on("L0C", 0, (self.tile.m, self.tile.n), "float32")
 
     def _load_bias(self) -> None:
         """The bias goes through L1 into the bias table, which Mmad reads when it starts an accumulator."""
         b, bias = self.b, self.product.bias
         assert bias is not None
         item = torch_dtype(bias.dtype).itemsize
-        place = b.on("L1", b.chip.memories["L1"].nbytes - b.chip.memories["BT"].nbytes, (self.n,), bias.dtype)
+        place = b.on("L1", b.chip.memories["L1"].nbytes - b.chip.memories["BT"].nbytes, (self.tile.n,), bias.dtype)
         b.order("M", "MTE2", 2)
         b(
             "DataCopy.GM2L1",
             place,
-            b.gm(bias.param, self.column * (bias.column * item), (self.n,), bias.dtype, (bias.column,)),
+            b.gm(bias.param, self.tile.column * (bias.column * item), (self.tile.n,), bias.dtype, (bias.column,)),
         )
         b.order("MTE2", "MTE1", 2)
-        b("DataCopy.L12BT", b.on("BT", 0, (self.n,), "float32"), place)
+        b("DataCopy.L12BT", b.on("BT", 0, (self.tile.n,), "float32"), place)

@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from typing import Any
 
 import torch
-from attrs import evolve, field, frozen
+from attrs import field, frozen
 
 from dsf import errors
 from dsf.hdl import Chip
@@ -167,11 +167,6 @@ class Isa:
                 f"  {row.name:24} {row.engine or 'any':6} {ops:48} {row.summary.splitlines()[0] if row.summary else ''}"
             )
         return "\n".join(lines)
-
-
-def with_fast(row: Row, fast: Callable[..., Any]) -> Row:
-    """The row with another in-place form."""
-    return evolve(row, fast=fast)
 
 
 def _no_value(*_: Any, **__: Any) -> torch.Tensor:

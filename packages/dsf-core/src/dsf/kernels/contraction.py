@@ -6,7 +6,7 @@ are then the same on every chip.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from attrs import evolve, frozen
@@ -14,15 +14,15 @@ from attrs import evolve, frozen
 from dsf.hdl import Chip
 from dsf.intent.ir import Intent
 from dsf.intent.tape import Window
-from dsf.isa import Builder, Program
+from dsf.isa import Affine, Builder, Operand, Program
 from dsf.isa.program import dtype_name, torch_dtype
 from dsf.kernels.kernel import Limit, Rounding
 from dsf.kernels.target import Target
 from dsf.kernels.vector import reach, row_gap
 
 __all__ = [
-    "LIMITS", "ROUNDING", "Batch", "EmitProduct", "Product", "Side", "batch_reference", "emit_batch", "emit_linear",
-    "linear_reference", "rows_copied_together",
+    "LIMITS", "ROUNDING", "Batch", "EmitProduct", "Product", "Side", "Tile", "batch_reference", "emit_batch",
+    "emit_linear", "linear_reference", "rows_copied_together", "tiles",
 ]  # fmt: skip
 
 
@@ -88,6 +88,59 @@ class Product:
         if self.bias is not None:
             found[self.bias.param] = ((self.n - 1) * self.bias.column + 1) * torch_dtype(self.bias.dtype).itemsize
         return found
+
+
+@frozen
+class Tile:
+    """One block of a product: the result tile of (m, n) at (row, column), at one place of the batch."""
+
+    b: Builder
+    product: Product
+    batch: tuple[Affine, ...]
+    row: Affine
+    column: Affine
+    m: int
+    n: int
+
+    def a(self, k: Affine, depth: int) -> Operand:
+        """The tile's rows of a in main memory, columns *k* to *k* + *depth*."""
+        return self._window(self.product.a, self.row, k, (self.m, depth), [batch.a for batch in self.product.batch])
+
+    def w(self, k: Affine, depth: int) -> Operand:
+        """The tile's columns of b in main memory, rows *k* to *k* + *depth*."""
+        return self._window(self.product.b, k, self.column, (depth, self.n), [batch.b for batch in self.product.batch])
+
+    def out(self) -> Operand:
+        """The tile's place in the result in main memory."""
+        steps = [batch.out for batch in self.product.batch]
+        return self._window(self.product.out, self.row, self.column, (self.m, self.n), steps)
+
+    def _window(self, side: Side, row: Affine, column: Affine, shape: tuple[int, int], steps: list[int]) -> Operand:
+        item = torch_dtype(side.dtype).itemsize
+        offset = row * (side.row * item) + column * (side.column * item)
+        for variable, step in zip(self.batch, steps, strict=True):
+            offset = offset + variable * (step * item)
+        return self.b.gm(side.param, offset, shape, side.dtype, (side.row, side.column))
+
+
+def tiles(b: Builder, core: str, product: Product, m: int, n: int) -> Iterator[Tile]:
+    """One phase of *product* on cores of kind *core*: the body of each nest is what the caller emits for its tile, once
+    for the whole tiles of (m, n) and once for each ragged edge."""
+    with b.phase(core):
+        for m0, height, rows in _cut(product.m, m):
+            for n0, width, columns in _cut(product.n, n):
+                counts = {f"b{d}": batch.count for d, batch in enumerate(product.batch)}
+                with b.nest(**counts, i=rows, j=columns) as variables:
+                    *batch, i, j = variables
+                    yield Tile(b, product, tuple(batch), i * height + m0, j * width + n0, height, width)
+
+
+def _cut(total: int, size: int) -> Iterator[tuple[int, int, int]]:
+    """(start, size, count) of the whole tiles and of the ragged end."""
+    if total // size:
+        yield 0, size, total // size
+    if total % size:
+        yield total // size * size, total % size, 1
 
 
 BUCKET = 128

@@ -18,10 +18,12 @@ from dsf.kernels.contraction import (
     ROUNDING,
     Product,
     Side,
+    Tile,
     batch_reference,
     emit_batch,
     emit_linear,
     linear_reference,
+    tiles,
 )  # fmt: skip
 from dsf.kernels.kernel import Kernel
 from dsf.kernels.target import Target
@@ -126,21 +128,8 @@ def _duration(target: Target, names: Names, product: Product, tiling: Tiling) ->
 
 def emit_tiled(b: Builder, names: Names, product: Product, tiling: Tiling) -> None:
     """One phase: a nest for the inner tiles and one for each ragged edge."""
-    with b.phase(names.core):
-        for m0, m, rows in _cut(product.m, tiling.m):
-            for n0, n, columns in _cut(product.n, tiling.n):
-                counts = {f"b{d}": batch.count for d, batch in enumerate(product.batch)}
-                with b.nest(**counts, i=rows, j=columns) as variables:
-                    *batch, i, j = variables
-                    _Block(b, names, product, tiling, tuple(batch), i * m + m0, j * n + n0, m, n).emit()
-
-
-def _cut(total: int, size: int) -> Iterator[tuple[int, int, int]]:
-    """(start, size, count) of the whole tiles and of the ragged end."""
-    if total // size:
-        yield 0, size, total // size
-    if total % size:
-        yield total // size * size, total % size, 1
+    for tile in tiles(b, names.core, product, tiling.m, tiling.n):
+        _Block(b, names, product, tiling, tile).emit()
 
 
 @frozen
@@ -149,11 +138,7 @@ class _Block:
     names: Names
     product: Product
     tiling: Tiling
-    batch: tuple[Affine, ...]
-    row: Affine
-    column: Affine
-    m: int
-    n: int
+    tile: Tile
 
     def emit(self) -> None:
         b, names, p, depth = self.b, self.names, self.product, self.tiling.k
@@ -168,7 +153,7 @@ class _Block:
         for half in (0, 1):
             b.wait_flag(names.matrix, names.inbound, half)
         b.order(names.matrix, names.outbound, 0)
-        b(names.store, self._gm(p.out, self.row, self.column, self.m, self.n, "out"), self._acc())
+        b(names.store, self.tile.out(), self._acc())
         b.order(names.outbound, names.matrix, 0)
 
     def _start(self) -> int:
@@ -176,18 +161,21 @@ class _Block:
         b, bias, names = self.b, self.product.bias, self.names
         if bias is None:
             return 0
-        offset = self.column * (bias.column * torch_dtype(bias.dtype).itemsize)
-        source = b.gm(bias.param, offset, (self.m, self.n), bias.dtype, (0, bias.column))
+        offset = self.tile.column * (bias.column * torch_dtype(bias.dtype).itemsize)
+        source = b.gm(bias.param, offset, (self.tile.m, self.tile.n), bias.dtype, (0, bias.column))
         b.order(names.matrix, names.inbound, 2)  # which has waited for the last block's result to leave
         b(names.load_acc, self._acc(), source)
         return 1
 
     def _slab(self, k: Affine, depth: int, half: Affine, accumulate: Affine) -> None:
         b, names, p = self.b, self.names, self.product
-        a, w = self._scratch(p.a, half, 0, (self.m, depth)), self._scratch(p.b, half, self._b_start(), (depth, self.n))
+        a, w = (
+            self._scratch(p.a, half, 0, (self.tile.m, depth)),
+            self._scratch(p.b, half, self._b_start(), (depth, self.tile.n)),
+        )
         b.wait_flag(names.matrix, names.inbound, half)
-        b(names.load, a, self._gm(p.a, self.row, k, self.m, depth, "a"))
-        b(names.load, w, self._gm(p.b, k, self.column, depth, self.n, "b"))
+        b(names.load, a, self.tile.a(k, depth))
+        b(names.load, w, self.tile.w(k, depth))
         b.order(names.inbound, names.matrix, half)
         b(names.matmul, self._acc(), a, w, accumulate=accumulate)
         b.set_flag(names.matrix, names.inbound, half)
@@ -197,14 +185,6 @@ class _Block:
         align = self.b.chip.memories[self.names.scratch].alignment
         return -(-_up(self.tiling.m) * self.tiling.k * item // align) * align
 
-    def _gm(self, side: Side, row: Affine, column: Affine, rows: int, columns: int, which: str) -> Operand:
-        item = torch_dtype(side.dtype).itemsize
-        offset = row * (side.row * item) + column * (side.column * item)
-        for variable, batch in zip(self.batch, self.product.batch, strict=True):
-            step = {"a": batch.a, "b": batch.b, "out": batch.out}[which]
-            offset = offset + variable * (step * item)
-        return self.b.gm(side.param, offset, (rows, columns), side.dtype, (side.row, side.column))
-
     def _scratch(self, side: Side, half: Affine, start: int, shape: tuple[int, int]) -> Operand:
         """A slab in scratch, in main memory's own order."""
         stride = (shape[1], 1) if side.column == 1 else (1, shape[0])
@@ -212,7 +192,7 @@ class _Block:
         return self.b.on(self.names.scratch, half * size + start, shape, side.dtype, stride)
 
     def _acc(self) -> Operand:
-        return self.b.on(self.names.acc, 0, (self.m, self.n), "float32")
+        return self.b.on(self.names.acc, 0, (self.tile.m, self.tile.n), "float32")
 
 
 KERNELS = (
