@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dsf.intent import flops, parse
+from dsf.intent import flops
 
 HIDDEN, INNER, HEADS, KV_HEADS, WIDTH = 64, 96, 4, 2, 16
 
