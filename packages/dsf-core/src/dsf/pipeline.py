@@ -17,6 +17,7 @@ from attrs import define, field, frozen
 
 from dsf import errors
 from dsf.execution import Executor
+from dsf.hdl import Chip
 from dsf.intent.flops import flops
 from dsf.intent.ir import Intent
 from dsf.intent.meaning import meaning
@@ -89,7 +90,7 @@ class Session:
     # what the device asks
 
     @property
-    def chip(self):  # type: ignore[no-untyped-def]  # the device's protocol wants less than a Chip
+    def chip(self) -> Chip:
         return self.view.chip
 
     @property

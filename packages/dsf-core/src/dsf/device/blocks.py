@@ -14,7 +14,7 @@ __all__ = ["BASE", "Block", "at", "forget", "heal", "new", "poison", "table"]
 BASE = 0x5000_0000_0000  # first virtual address: outside what a host process maps
 PAGE = 512
 
-storage_address = torch._C._storage_address  # type: ignore[attr-defined]
+storage_address = torch._C._storage_address  # type: ignore[attr-defined]  # private
 
 table: dict[int, Block] = {}  # every living block by the address of its StorageImpl
 poisoned: dict[int, Block] = {}  # living blocks whose value was lost by an error

@@ -15,7 +15,7 @@ _Plain = torch.Generator  # the class before `Generator` takes its place
 default: torch.Generator = _Plain("cpu")
 
 
-class _Kind(type(_Plain)):  # type: ignore[misc]
+class _Kind(type(_Plain)):  # type: ignore[misc]  # a base that is computed
     def __instancecheck__(cls, value: object) -> bool:
         return isinstance(value, _Plain)
 
@@ -28,12 +28,12 @@ class Generator(_Plain, metaclass=_Kind):
     def __new__(cls, device: Any = "cpu") -> Generator:
         wanted = torch.device(device)
         ours = wanted.type == torch._C._get_privateuse1_backend_name()
-        made: Generator = super().__new__(cls, "cpu" if ours else wanted)  # type: ignore[call-arg]
+        made: Generator = super().__new__(cls, "cpu" if ours else wanted)  # type: ignore[call-arg]  # torch's stub leaves the argument out
         made._device = torch.device(wanted.type, wanted.index or 0) if ours else None
         return made
 
     @property
-    def device(self) -> torch.device:  # type: ignore[override]
+    def device(self) -> torch.device:  # type: ignore[override]  # an attribute there
         return self._device or super().device
 
 

@@ -215,10 +215,10 @@ def device_module(name: str) -> types.ModuleType:
     }  # fmt: skip
     for alias, thing in aliases.items():
         setattr(module, alias, thing)
-    module.amp = types.SimpleNamespace(  # type: ignore[attr-defined]
+    module.amp = types.SimpleNamespace(  # type: ignore[attr-defined]  # a module
         autocast=_autocast,
         GradScaler=_grad_scaler,
         get_amp_supported_dtype=lambda: [torch.float16, torch.bfloat16, torch.float32],
     )
-    module.get_amp_supported_dtype = module.amp.get_amp_supported_dtype  # type: ignore[attr-defined]
+    module.get_amp_supported_dtype = module.amp.get_amp_supported_dtype  # type: ignore[attr-defined]  # a module
     return module
