@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
-from dsf.intent.tape import Op, Region, Slot, Tape
+from dsf.intent.tape import Op, Region, Slot, Tape, slots
 from dsf.intent.views import same
 
-__all__ = ["Graph", "Node", "slots"]
-
-
-def slots(value: Any) -> Iterator[int]:
-    """The slots that occur in an argument template, in order."""
-    if isinstance(value, Slot):
-        yield value.index
-    elif isinstance(value, tuple):
-        for item in value:
-            yield from slots(item)
+__all__ = ["Graph", "Node"]
 
 
 # These look at the shape of their argument, never at its values.

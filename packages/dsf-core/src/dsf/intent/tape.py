@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from attrs import field, frozen
 
-__all__ = ["Buffer", "Op", "Region", "Scope", "Signature", "Site", "Slot", "Tape", "Window"]
+__all__ = ["Buffer", "Op", "Region", "Scope", "Signature", "Site", "Slot", "Tape", "Window", "slots"]
 
 
 @frozen(cache_hash=True)
@@ -149,16 +149,17 @@ class Op:
     @property
     def reads(self) -> Iterator[Region]:
         """Every region that occurs in the arguments (a mutated argument is read as well)."""
-        fresh = set(self.signature.writes) - set(_slots(self.signature.args)) - set(_slots(self.signature.kwargs))
+        fresh = set(self.signature.writes) - set(slots(self.signature.args)) - set(slots(self.signature.kwargs))
         return (self.region(s) for s in range(len(self.buffers)) if s not in fresh)
 
 
-def _slots(value: Any) -> Iterator[int]:
+def slots(value: Any) -> Iterator[int]:
+    """The slots that occur in an argument template, in order."""
     if isinstance(value, Slot):
         yield value.index
     elif isinstance(value, tuple):
         for item in value:
-            yield from _slots(item)
+            yield from slots(item)
 
 
 @frozen

@@ -5,20 +5,12 @@ from __future__ import annotations
 from math import prod
 
 from dsf.intent.tape import Region, Window
+from dsf.isa.program import contiguous
 
 __all__ = [
-    "broadcast_shapes", "contiguous_strides", "expand", "extent", "is_contiguous", "narrow", "overlap", "permute",
+    "broadcast_shapes", "expand", "extent", "is_contiguous", "narrow", "overlap", "permute",
     "reshape", "same", "transposed", "unsqueeze", "view",
 ]  # fmt: skip
-
-
-def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The strides of a row-major tensor of *shape*."""
-    strides, step = [], 1
-    for size in reversed(shape):
-        strides.append(step)
-        step *= max(size, 1)
-    return tuple(reversed(strides))
 
 
 def view(region: Region, shape: tuple[int, ...], stride: tuple[int, ...], offset: int | None = None) -> Region:
@@ -38,7 +30,7 @@ def same(a: Region, b: Region) -> bool:
 
 def is_contiguous(region: Region) -> bool:
     """Row-major without gaps."""
-    dense = contiguous_strides(region.shape)
+    dense = contiguous(region.shape)
     return all(n == 1 or s == t for n, s, t in zip(region.shape, region.stride, dense, strict=True))
 
 
@@ -99,7 +91,7 @@ def reshape(region: Region, shape: tuple[int, ...]) -> Region | None:
     """A contiguous region under another shape; None if it is not contiguous or the sizes differ."""
     if prod(shape) != region.numel or not is_contiguous(region):
         return None
-    return view(region, shape, contiguous_strides(shape))
+    return view(region, shape, contiguous(shape))
 
 
 def extent(region: Region) -> tuple[int, int]:
