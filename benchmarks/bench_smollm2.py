@@ -2,7 +2,9 @@
 
 Both run the same model code on the same 128-token prompt, one thread, in turn in one process: a prefill that gives the
 logits of all positions, then decode steps on the cache that it left. Printed: medians of wall time in milliseconds and
-their ratio, for each of a few rounds; the first round of the device, which plans and binds, is reported apart.
+of the ratio to plain torch (float32, eager), for the whole way through the device and for the programs alone (the
+instructions of the same step, bound to their addresses, run again); the first round of the device, which plans and
+binds, apart. Then the same with strict layouts, where tiles on chip lie in the fractal orders of the cube.
 
     python benchmarks/bench_smollm2.py [--rounds 5] [--steps 8] [--chip ascend-910b2] [--json]
 """
@@ -13,37 +15,54 @@ import argparse
 import json
 import statistics
 import sys
+from collections.abc import Callable
 from time import perf_counter
+from typing import Any
 
 import torch
 
 import dsf
 from dsf.models.load import load
 from dsf.models.shelf import find
+from dsf.pipeline import Session
 
 PROMPT = (
     "The history of computing is longer than that of the machines we now call computers, and it includes the history "
     "of methods intended for pen and paper or for chalk and slate, with or without the aid of tables. "
 ) * 6
 TOKENS = 128
+Row = dict[str, float]
 
 
-def prefill_and_decode(
-    model: torch.nn.Module, ids: torch.Tensor, steps: int
-) -> tuple[float, list[float], torch.Tensor]:
-    """Seconds of one prefill and of each decode step, and the prefill's logits on the host."""
-    with torch.no_grad():
-        start = perf_counter()
-        out = model(ids, use_cache=True)
-        logits = out.logits.cpu()
-        prefill = perf_counter() - start
-        times, cache, token = [], out.past_key_values, logits[:, -1:].argmax(-1)
-        for _ in range(steps):
-            start = perf_counter()
-            out = model(token.to(ids.device), past_key_values=cache, use_cache=True)
-            token = out.logits.cpu()[:, -1:].argmax(-1)
-            times.append(perf_counter() - start)
-    return prefill, times, logits
+def quiet(stage: str, done: int, total: int) -> None:
+    """The loader's progress is not wanted here."""
+
+
+def seconds(work: Callable[[], Any]) -> tuple[float, Any]:
+    start = perf_counter()
+    result = work()
+    return perf_counter() - start, result
+
+
+class Model:
+    """One model with its prompt: a prefill gives logits and a cache, a step goes on from there."""
+
+    def __init__(self, model: torch.nn.Module, ids: torch.Tensor) -> None:
+        self.model, self.ids = model, ids
+        self.cache: Any = None
+        self.token = ids[:, -1:]
+
+    def prefill(self) -> torch.Tensor:
+        with torch.no_grad():
+            out = self.model(self.ids, use_cache=True)
+            logits: torch.Tensor = out.logits.cpu()
+        self.cache, self.token = out.past_key_values, logits[:, -1:].argmax(-1)
+        return logits
+
+    def step(self) -> None:
+        with torch.no_grad():
+            out = self.model(self.token.to(self.ids.device), past_key_values=self.cache, use_cache=True)
+            self.token = out.logits.cpu()[:, -1:].argmax(-1)
 
 
 def main() -> None:
@@ -54,48 +73,60 @@ def main() -> None:
     options.add_argument("--json", action="store_true")
     asked = options.parse_args()
     torch.set_num_threads(1)
-    quiet = lambda stage, done, total: None  # noqa: E731  # the loader's progress is not wanted here
     plain = load(find("smollm2"), torch.float32, quiet)
     ids = plain.tokenizer(PROMPT, return_tensors="pt").input_ids[:, :TOKENS]
-    session = dsf.enable(asked.chip)
-    dtype = getattr(torch, session.chip.numerics.preferred)
-    device = load(find("smollm2"), dtype, quiet).model.to(session.chip.device)
-    rows = measure(plain.model, device, ids, ids.to(session.chip.device), asked)
-    print(json.dumps(rows) if asked.json else table(rows))
+    native = Model(plain.model, ids)
+    found = {}
+    for name, strict in (("", False), ("strict_", True)):
+        session = dsf.enable(asked.chip, strict_layouts=strict)
+        dtype = getattr(torch, session.chip.numerics.preferred)
+        model = load(find("smollm2"), dtype, quiet).model.to(session.chip.device)
+        rows = measure(session, native, Model(model, ids.to(session.chip.device)), asked)
+        found |= {name + key: value for key, value in rows.items()}
+        dsf.disable()
+    print(json.dumps(found) if asked.json else "\n".join(f"{name:36} {value:12.3f}" for name, value in found.items()))
 
 
-def measure(
-    plain: torch.nn.Module, device: torch.nn.Module, ids: torch.Tensor, there: torch.Tensor, asked: argparse.Namespace
-) -> dict[str, float]:
+def measure(session: Session, native: Model, device: Model, asked: argparse.Namespace) -> Row:
     """Rounds of native and emulated in turn; medians in milliseconds."""
-    first, first_steps, logits = prefill_and_decode(device, there, asked.steps)
-    prefill_and_decode(plain, ids, asked.steps)
-    reference = logits
-    native: list[tuple[float, float]] = []
-    emulated: list[tuple[float, float]] = []
+    first, _ = seconds(device.prefill)
+    first_step, _ = seconds(device.step)
+    native.prefill()
+    rounds = []
     for done in range(asked.rounds):
-        for model, tokens, times in ((plain, ids, native), (device, there, emulated)):
-            prefill, steps, latest = prefill_and_decode(model, tokens, asked.steps)
-            times.append((prefill, statistics.median(steps)))
-            reference = latest if model is plain else reference
+        rounds.append(one_round(session, native, device, asked.steps))
         print(f"round {done + 1} of {asked.rounds}", file=sys.stderr)
-    ratios = [(e[0] / n[0], e[1] / n[1]) for n, e in zip(native, emulated, strict=True)]
+    middle = {name: statistics.median(row[name] for row in rounds) for name in rounds[0]}
+    return {**middle, "prefill_first_ms": 1e3 * first, "decode_first_ms": 1e3 * first_step}
+
+
+def one_round(session: Session, native: Model, device: Model, steps: int) -> Row:
+    plain, reference = seconds(native.prefill)
+    with session.launches() as launched:
+        through, logits = seconds(device.prefill)
+    alone, _ = seconds(lambda: [program.run() for program in launched])
+    row = _compared("prefill", [plain], [through], [alone])
+    plains = [seconds(native.step)[0] for _ in range(steps)]
+    throughs, alones = [], []
+    for _ in range(steps):
+        with session.launches() as launched:
+            throughs.append(seconds(device.step)[0])
+        alones.append(seconds(lambda: [program.run() for program in launched])[0])
+    row |= _compared("decode", plains, throughs, alones)
+    row["logits_largest_difference"] = float((logits.float() - reference).abs().max())
+    row[f"argmax_equal_of_{TOKENS}"] = float((logits.argmax(-1) == reference.argmax(-1)).sum())
+    return row
+
+
+def _compared(what: str, plain: list[float], through: list[float], alone: list[float]) -> Row:
+    base, device, programs = (statistics.median(times) for times in (plain, through, alone))
     return {
-        "prefill_native_ms": 1e3 * statistics.median(n[0] for n in native),
-        "prefill_emulated_ms": 1e3 * statistics.median(e[0] for e in emulated),
-        "prefill_ratio": statistics.median(r[0] for r in ratios),
-        "prefill_first_ms": 1e3 * first,
-        "decode_native_ms": 1e3 * statistics.median(n[1] for n in native),
-        "decode_emulated_ms": 1e3 * statistics.median(e[1] for e in emulated),
-        "decode_ratio": statistics.median(r[1] for r in ratios),
-        "decode_first_ms": 1e3 * statistics.median(first_steps),
-        "logits_largest_difference": float((logits.float() - reference).abs().max()),
-        "argmax_equal_of_128": int((logits.argmax(-1) == reference.argmax(-1)).sum()),
+        f"{what}_native_ms": 1e3 * base,
+        f"{what}_device_ms": 1e3 * device,
+        f"{what}_device_ratio": device / base,
+        f"{what}_programs_ms": 1e3 * programs,
+        f"{what}_programs_ratio": programs / base,
     }
-
-
-def table(rows: dict[str, float]) -> str:
-    return "\n".join(f"{name:28} {value:12.3f}" for name, value in rows.items())
 
 
 if __name__ == "__main__":

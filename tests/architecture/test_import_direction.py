@@ -10,9 +10,8 @@ import pytest
 
 ORDER = (
     "errors", "units", "hdl", "numerics", "isa", "machine", "intent", "layout", "memory", "kernels", "comm",
-    "plugins", "generic", "reports", "segments", "storage", "execution", "ledger", "pipeline", "survey", "check",
-    "serving", "device",
-    "enabling",
+    "plugins", "generic", "reports", "segments", "storage", "execution", "forecast", "ledger", "pipeline", "survey",
+    "disassembly", "check", "serving", "device", "enabling",
     "",  # dsf itself: enable, disable, current, report
     "models", "deploy", "testing", "cli",
 )  # fmt: skip

@@ -19,7 +19,7 @@ Maker = Callable[..., Any]
 
 @pytest.fixture(autouse=True)
 def nothing_enabled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    for variable in ("DSF_CHIP", "DSF_FIDELITY", "DSF_HDL_PATH"):
+    for variable in ("DSF_CHIP", "DSF_FIDELITY", "DSF_HDL_PATH", "DSF_THERMAL", "DSF_AMBIENT"):
         monkeypatch.delenv(variable, raising=False)
     dsf.disable()
     yield
@@ -164,6 +164,56 @@ def test_a_torch_out_of_range_is_refused(version: str, npu: str, monkeypatch: py
 def test_a_torch_in_range_is_taken(version: str, npu: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "__version__", version)
     assert dsf.enable(npu).chip.name == "acme-x1"
+
+
+# Which room, which thermal policy
+
+
+def heat(**options: Any) -> Any:
+    dsf.enable(**options)
+    return dsf.report().heat
+
+
+def test_a_room_and_a_policy_are_named_by_argument_or_by_the_environment(
+    npu: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = heat(chip=npu)
+    assert (plain.policy, plain.ambient_celsius, plain.ambient_given) == ("ladder", 25, False)
+    monkeypatch.setenv("DSF_THERMAL", "threshold")
+    monkeypatch.setenv("DSF_AMBIENT", "55")
+    named = heat(chip=npu)
+    assert (named.policy, named.ambient_celsius, named.ambient_given) == ("threshold", 55, True)
+    assert named.celsius == pytest.approx(55 + 15 * 0.6)
+    told = heat(chip=npu, thermal="none", ambient=-40)
+    assert (told.policy, told.ambient_celsius) == ("none", -40)
+
+
+@pytest.mark.parametrize("how", ["argument", "variable"])
+def test_an_impossible_room_or_policy_enables_nothing(how: str, npu: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    where = "ambient" if how == "argument" else "DSF_AMBIENT"
+    if how == "variable":
+        monkeypatch.setenv("DSF_AMBIENT", "nan")
+    with pytest.raises(errors.DeviceError, match=f"^DSF-D020: {where}: found 'nan', which is no temperature; expected"):
+        dsf.enable(npu, ambient=float("nan") if how == "argument" else None)
+    monkeypatch.setenv("DSF_AMBIENT", "a hot day")
+    with pytest.raises(errors.DeviceError, match=r"^DSF-D020: DSF_AMBIENT: found 'a hot day', which is no"):
+        dsf.enable(npu)
+    monkeypatch.setenv("DSF_AMBIENT", "20")
+    if how == "variable":
+        monkeypatch.setenv("DSF_THERMAL", "fan")
+    with pytest.raises(
+        errors.DeviceError, match=r"^DSF-D022: thermal policy 'fan' is unknown; expected one of ladder, "
+    ):
+        dsf.enable(npu, thermal="fan" if how == "argument" else None)
+    assert_nothing_enabled()
+
+
+def test_a_chip_without_heat_is_enabled_in_any_room_but_by_no_unknown_policy(described: Maker) -> None:
+    cold = str(described({"/device": "npu", "/thermal": None}))
+    assert heat(chip=cold, ambient=55) is None
+    assert "heat (derived): none: the hardware description of acme-x1 has no /thermal" in str(dsf.report())
+    with pytest.raises(errors.DeviceError, match="DSF-D022"):
+        dsf.enable(cold, thermal="fan")
 
 
 # Nothing is half-enabled

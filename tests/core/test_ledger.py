@@ -18,6 +18,7 @@ from dsf.hdl import Chip, FrozenDict
 from dsf.isa.program import Affine, Instruction, Loop, Nest, Operand, Phase, Program, Term
 from dsf.kernels.kernel import Kernel
 from dsf.ledger import Ledger
+from dsf.machine.heat import Heat, Policy
 from dsf.machine.timing import KernelTime, PhaseTime
 
 US = 10**9  # femtoseconds
@@ -221,18 +222,21 @@ def _measured(node: Any) -> Any:
 @pytest.fixture
 def origins(described: Callable[..., Path]) -> Callable[..., dict[str, str]]:
     """The origins of a report of one launch (of the `mxu` and `din` engines), one copy and one fallback, when all
-    numbers of the chip are measured but those at *pointers*, which are estimates."""
+    numbers of the chip are measured but those at *pointers*, which are estimates; with heat if there is a *policy*."""
 
-    def origins(*pointers: str, phases: int = 1) -> dict[str, str]:
+    def origins(*pointers: str, phases: int = 1, policy: Policy | None = None, **room: float) -> dict[str, str]:
         path = described()
         document = _measured(json.loads(path.read_text("utf-8")))
         for pointer in pointers:
             node = document
             for key in pointer.split("/")[1:]:
-                node = node[key]
+                node = node[int(key) if isinstance(node, list) else key]
             node["origin"] = "estimate"
         path.write_text(json.dumps(document), "utf-8")
         accounts = Accounts(hdl.load(path))
+        if policy is not None:
+            accounts.ledger.heat = Heat(accounts.chip, policy, accounts.ledger.timeline, **room)
+            accounts.ledger.copy(24 * 10**9)  # two seconds: the policy is asked
         accounts.launch(lasting(1, mxu=1, din=1, phases=phases))
         accounts.ledger.copy(1)
         accounts.ledger.fallback("aten.sort.default", 1, 1, "no kernel", 0)
@@ -284,3 +288,61 @@ def test_what_is_counted_is_derived_and_what_the_wall_clock_says_is_measured(
 ) -> None:
     found = origins()
     assert (found["memory"], found["flops"], found["host wall time"]) == ("derived", "derived", "measured")
+
+
+FREE = Policy("free", lambda celsius, step, chip: 0)
+SLOW = Policy("slow", lambda celsius, step, chip: 1)
+HEAT = ("power", "ambient", "temperature", "throttling")
+
+
+@pytest.mark.parametrize(
+    ("pointer", "weakened"),
+    [
+        ("/power/states/idle", {"power", "temperature", "throttling"}),
+        ("/power/engines/mxu", {"power", "temperature", "throttling"}),
+        ("/power/memory", {"power", "temperature", "throttling"}),
+        ("/clocks/core", {"power", "temperature", "throttling"}),
+        ("/thermal/ambient", {"ambient", "temperature", "throttling"}),
+        ("/thermal/nodes/die", {"temperature", "throttling"}),
+        ("/thermal/edges/die->ambient", {"temperature", "throttling"}),
+        ("/thermal/control/cap", {"throttling"}),
+        ("/thermal/control/period", {"throttling"}),
+        ("/thermal/throttle/hysteresis", {"throttling"}),
+        ("/thermal/throttle/ladder/0/above", {"throttling"}),
+        ("/power/frequencies", {"throttling"}),
+        ("/power/voltage_floor", {"throttling"}),
+        ("/power/limit", set()),
+    ],
+)
+def test_heat_is_as_sure_as_its_weakest_number(
+    origins: Callable[..., dict[str, str]], pointer: str, weakened: set[str]
+) -> None:
+    found = origins(pointer, policy=FREE)
+    assert {name for name in HEAT if found[name] == "estimate"} == weakened
+
+
+def test_a_room_that_was_asked_for_is_no_ones_guess(origins: Callable[..., dict[str, str]]) -> None:
+    found = origins("/thermal/ambient", policy=FREE, ambient=40.0)
+    assert "ambient" not in found
+    assert {found[name] for name in ("temperature", "throttling")} == {"measured"}
+
+
+@pytest.mark.parametrize(("policy", "sure"), [(FREE, "measured"), (SLOW, "estimate")])
+def test_times_at_clocks_that_heat_lowered_are_as_sure_as_heat(
+    origins: Callable[..., dict[str, str]], policy: Policy, sure: str
+) -> None:
+    found = origins("/thermal/nodes/die", policy=policy)
+    assert (found["device time"], found["emulated time"], found["host time"]) == (sure, sure, "measured")
+
+
+def test_a_kernel_at_slower_clocks_is_bound_by_what_it_then_waits_for(accounts: Accounts) -> None:
+    """4 us of cores beside 5 us of memory: at 3/4 of the clocks 5.33 us of cores."""
+    accounts.ledger.heat = Heat(accounts.chip, SLOW, accounts.ledger.timeline)
+    time = lasting(4, memory_us=5, mxu=9)
+    accounts.launch(time)
+    assert accounts.report().kernels[0].bound == "memory"
+    accounts.ledger.copy(24 * 10**9)
+    accounts.ledger.reset()
+    accounts.launch(time)
+    (row,) = accounts.report().kernels
+    assert (row.bound, row.milliseconds) == ("mxu", pytest.approx(4 * 4 / 3 / 1000))

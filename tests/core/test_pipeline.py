@@ -161,7 +161,9 @@ def test_out_of_memory_says_all_and_leaves_nothing_behind(small: Maker, session_
     sentence = (
         "DSF-M001: hbm of acme-x1: needed 4.0 MiB, available 3.0 MiB of 8.0 MiB (largest piece 3.0 MiB), recorded "
         "at model.py:8; use a smaller model, batch or context, a narrower dtype, or a chip with more memory "
-        "(dsf-cli chips)"
+        "(dsf-cli chips)\n"
+        "  4.0 MiB in 1 tensor recorded at model.py:7\n"
+        "  1.0 MiB in 1 tensor whose line was not recorded"
     )
     with pytest.raises(errors.OutOfMemory, match=f"^{re.escape(sentence)}$") as caught:
         tape.run()

@@ -7,7 +7,7 @@ import json
 import pytest
 from attrs import evolve, fields
 
-from dsf.reports import EngineRow, FallbackRow, Flops, KernelRow, MemoryRow, Report
+from dsf.reports import EngineRow, FallbackRow, Flops, HeatSummary, KernelRow, MemoryRow, Report
 
 REPORT = Report(
     chip="acme-x1", plugin="generic", fidelity="isa", numerics="fast",
@@ -18,6 +18,10 @@ REPORT = Report(
     fallbacks=(FallbackRow("aten.sort.default", 2, 5.0, 0.25, "no kernel of this kind is offered"),),
     flops=Flops(wanted=1000, executed=1280, padding=480, host=200),
     origins={"device time": "estimate"},
+    heat=HeatSummary(
+        policy="ladder", ambient_celsius=55.0, ambient_given=True, celsius=84.06, peak_celsius=85.02, mean_watts=309.44,
+        peak_watts=359.0, joules=557_312.0, throttled_share=0.885, lowest_frequency_share=0.8,
+    ),
 )  # fmt: skip
 
 
@@ -44,6 +48,11 @@ def test_as_json_it_is_the_same_value() -> None:
     assert data["memory"] == [{"name": "hbm", "scope": "chip", "mebibytes": 16384.0, "peak_mebibytes": 1.5}]
     assert data["engines"] == [{"name": "mxu", "core": "core", "busy_megacycles": 0.25, "share": 0.5}]
     assert data["origins"] == {"device time": "estimate"}
+    assert data["heat"] == {
+        "policy": "ladder", "ambient_celsius": 55.0, "ambient_given": True, "celsius": 84.06, "peak_celsius": 85.02,
+        "mean_watts": 309.44, "peak_watts": 359.0, "joules": 557_312.0, "throttled_share": 0.885,
+        "lowest_frequency_share": 0.8,
+    }  # fmt: skip
     named = {a.name for a in fields(Report)}
     assert set(data) == named | {"host_share"}
 
@@ -56,7 +65,14 @@ def test_as_json_it_is_made_of_plain_data_only() -> None:
             return {list} | {kind for item in value for kind in kinds(item)}
         return {type(value)}
 
-    assert kinds(REPORT.to_json()) <= {dict, list, str, int, float}
+    assert kinds(REPORT.to_json()) <= {dict, list, str, int, float, bool}
+
+
+def test_without_heat_it_says_why() -> None:
+    cold = evolve(REPORT, heat=None, no_heat="the hardware description of acme-x1 has no /thermal")
+    assert json.loads(json.dumps(cold.to_json()))["heat"] is None
+    assert cold.to_json()["no_heat"] == "the hardware description of acme-x1 has no /thermal"
+    assert str(cold).splitlines()[-1] == "  heat (derived): none: the hardware description of acme-x1 has no /thermal"
 
 
 def test_a_report_cannot_be_edited() -> None:
@@ -71,5 +87,7 @@ def test_as_text_it_is_a_few_lines_with_what_ran_where_and_why() -> None:
         "  generic.matmul (linear): launched 3 x, 12 ms, 100.0 %, bound by compute",
         "  on the host: aten.sort.default, 2 x, 5 ms: no kernel of this kind is offered",
         "  hbm: 1.5 MiB of 16 GiB at the peak",
+        "  heat (derived): 84.1 °C (peak 85.0) in a room of 55 °C, 309.4 W in the mean (peak 359.0), 5.573e+05 J, "
+        "88.50 % of device time throttled (clocks down to 80 %), policy ladder",
     ]
     assert "planned as instructions, not executed" in str(evolve(REPORT, fidelity="timing"))

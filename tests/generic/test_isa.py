@@ -61,7 +61,7 @@ def test_every_data_path_is_a_copy_on_its_own_engine(chip: Chip, table: Isa) -> 
         ("store", ["copy.sram.hbm"]),
         ("store.matrix", ["copy.acc.hbm"]),
         ("load.acc", ["copy.hbm.acc"]),
-        ("matmul", ["matmul"]),
+        ("matmul", ["matmul", "matmul.int32"]),
         ("gather", ["gather"]),
         ("exp", ["v.exp", "s.exp"]),
         ("reduce.sum", ["v.reduce.sum", "s.reduce.sum"]),
@@ -80,6 +80,8 @@ def test_formats_are_those_that_the_description_computes(table: Isa) -> None:
     assert "float64" not in scalar
     assert set(table["matmul"].operands[1][1].dtypes) == {"bfloat16", "float16", "float32"}
     assert table["matmul"].operands[0][1].dtypes == ("float32",)
+    assert table["matmul.int32"].operands[1][1].dtypes == ("int8",)
+    assert table["matmul.int32"].operands[0][1].dtypes == ("int32",)
 
 
 def test_a_function_of_real_numbers_takes_floats_only(table: Isa) -> None:
@@ -99,7 +101,11 @@ def test_one_chip_has_one_table(chip: Chip) -> None:
 
 
 def test_a_chip_without_a_scalar_engine_serves_vectors_only(changed: Callable[..., Chip]) -> None:
-    table = isa(changed(lambda d: d["engines"].pop("sca")))
+    def change(document: dict[str, Any]) -> None:
+        del document["engines"]["sca"]
+        document.get("power", {}).get("engines", {}).pop("sca", None)
+
+    table = isa(changed(change))
     assert [row.name for row in table.serving("add")] == ["v.add"]
     assert list(table.serving("scan.cumsum")) == []
 

@@ -76,7 +76,7 @@ def test_multiply_accumulates_count_with_their_padding(
 
 
 def test_only_products_count_as_matrix_work() -> None:
-    assert [row.name for row in ISA.rows.values() if row.macs is not None] == ["Mmad", "Mmad.s8", "Mmad.bias"]
+    assert all((row.macs is not None) == (row.engine == "M") for row in ISA.rows.values())
 
 
 @pytest.mark.parametrize(
@@ -159,6 +159,96 @@ def test_gathered_rows_start_up_one_by_one(cycles: Cycles) -> None:
     """Ten rows of 1100 bytes."""
     found, table = ("UB", (10, 550), "float16"), ("GM", (49152, 550), "float16")
     assert cycles("DataCopy.Gather", found, table, ("UB", (10, 1), "int64")) == 10 * MAIN + 100
+
+
+@pytest.mark.parametrize(
+    ("name", "form", "m", "k", "n", "wanted"),
+    [
+        ("Mmad.hf32", "float32", 16, 8, 16, 1),  # cube_k = 8
+        ("Mmad.hf32", "float32", 128, 64, 256, 1024),
+        ("Mmad.hf32.away", "float32", 128, 64, 256, 1024),
+        ("Mmad.s4", "int8", 16, 64, 16, 1),  # cube_k = 64
+        ("Mmad.s4", "int8", 128, 64, 256, 128),
+        ("Mmad.s4", "int8", 16, 65, 16, 2),
+    ],
+)
+def test_hf32_and_int4_go_at_their_own_rates(
+    cycles: Cycles, name: str, form: str, m: int, k: int, n: int, wanted: int
+) -> None:
+    acc = "int32" if form == "int8" else "float32"
+    operands = ("L0C", (m, n), acc), ("L0A", (m, k), form), ("L0B", (k, n), form)
+    assert cycles(name, *operands) == MMAD + wanted
+    assert cycles(f"{name}.bias", *operands, ("BT", (n,), acc)) == MMAD + wanted
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "count", "rate"),
+    [
+        ("Adds", "float16", 2, 128), ("Muls", "float32", 2, 64), ("Relu", "float16", 2, 128),
+        ("Copy", "float16", 2, 128),
+        ("MulAddDst", "float16", 3, 64), ("MulAddDst", "float32", 3, 32), ("Axpy", "float16", 2, 64),
+        ("FusedMulAdd", "float16", 3, 128), ("FusedMulAdd", "float32", 3, 64), ("FusedMulAddRelu", "float32", 3, 64),
+    ],
+)  # fmt: skip
+def test_composite_instructions_go_at_the_guides_rates(
+    cycles: Cycles, name: str, dtype: str, count: int, rate: int
+) -> None:
+    assert cycles(name, *[("UB", (3840,), dtype)] * count) == VECTOR + 3840 // rate
+
+
+def test_shuffles_go_at_the_guides_rates(cycles: Cycles) -> None:
+    """Transpose 128 elements a cycle, Gather 5, Gatherb 42 or 21, GatherMask 64 or 32, Sort32 and MrgSort 2."""
+    half, pairs = ("UB", (40, 16), "float16"), ("UB", (16, 2), "float32")
+    assert cycles("Transpose", ("UB", (16, 16), "float16"), ("UB", (16, 16), "float16")) == VECTOR + 2
+    assert cycles("TransDataTo5HD", ("UB", (64, 16), "float16"), ("UB", (16, 64), "float16")) == VECTOR + 8
+    assert cycles("Gather", half, half, ("UB", (40, 16), "int32")) == VECTOR + 128
+    assert cycles("Gatherb", half, half, ("UB", (40,), "int32")) == VECTOR + 16  # 640 / 42
+    assert cycles("Gatherb", *[("UB", (40, 8), "float32")] * 2, ("UB", (40,), "int32")) == VECTOR + 16  # 320 / 21
+    assert cycles("GatherMask", ("UB", (20, 16), "float16"), half) == VECTOR + 10
+    assert cycles("GatherMask", ("UB", (20, 8), "float32"), ("UB", (20, 16), "float32")) == VECTOR + 10
+    assert cycles("Sort32", ("UB", (4, 32, 2), "float32"), ("UB", (4, 32), "float32"), ("UB", (4, 32), "int32")) == (
+        VECTOR + 64
+    )
+    assert cycles("MrgSort.2", ("UB", (32, 2), "float32"), pairs, pairs) == VECTOR + 32
+
+
+@pytest.mark.parametrize("name", ["WholeReduceSum", "BlockReduceMax", "PairReduceSum", "RepeatReduceSum"])
+def test_every_reduction_is_paid_by_what_it_reads(cycles: Cycles, name: str) -> None:
+    """30 repeats of 128 float16, seven cycles each."""
+    assert cycles(name, ("UB", (30, 1), "float16"), ("UB", (30, 128), "float16")) == VECTOR + 210
+
+
+@pytest.mark.parametrize(
+    ("name", "space", "stride", "wanted"),
+    [
+        ("LoadData3D.L0A", "L0A", 1, 32), ("LoadData3D.L0B", "L0B", 1, 64),  # 8192 / 256, / 128
+        ("LoadData3D.L0A", "L0A", 2, 16 * 4), ("LoadData3D.L0A", "L0A", 3, 16 * 5),  # 512 / (n + 2): 16 fractals
+        ("LoadData3D.L0B", "L0B", 2, 16 * 6), ("LoadData3D.L0B", "L0B", 3, 16 * 7),  # 512 / (n + 4)
+    ],
+)  # fmt: skip
+def test_windows_that_lie_apart_load_more_slowly(chip: Chip, name: str, space: str, stride: int, wanted: int) -> None:
+    dst, src = (64, 64), (1, 8, 8, 16)
+    operands = tuple(
+        Operand(s, shape, contiguous(shape), "float16", Affine()) for s, shape in ((space, dst), ("L1", src))
+    )
+    ins = Instruction(name, operands, (("kernel_h", 2), ("kernel_w", 2), ("stride_w", stride)))
+    assert ISA[name].cycles(chip, ISA[name], ins) == PATH + wanted
+
+
+def test_loads_that_transpose_and_constants_go_at_their_paths_rates(cycles: Cycles) -> None:
+    assert cycles("LoadDataWithTranspose.L0A", ("L0A", (64, 64), "float16"), ("L1", (64, 64), "float16")) == PATH + 32
+    assert cycles("LoadDataWithTranspose.L0B", ("L0B", (64, 64), "float16"), ("L1", (64, 64), "float16")) == PATH + 64
+    assert cycles("InitConstValue.L0A", ("L0A", (64, 64), "float16")) == PATH + 32
+    assert cycles("InitConstValue.L0B", ("L0B", (64, 64), "float16")) == PATH + 64
+    assert cycles("InitConstValue.L1", ("L1", (55, 64), "float16")) == MAIN + 64
+
+
+def test_results_leave_l0c_at_64_elements_a_cycle(cycles: Cycles) -> None:
+    """To L1, in the 2 bytes that they have on arrival; to main memory 86 bytes a cycle, of which int8 fills 64."""
+    assert cycles("Fixpipe", ("L1", (64, 64), "float16"), ("L0C", (64, 64), "float32")) == PATH + 64
+    assert cycles("Fixpipe", ("GM", (43, 64), "float16"), ("L0C", (43, 64), "float32")) == MAIN + 64
+    assert cycles("Fixpipe.REQ8", ("GM", (43, 64), "int8"), ("L0C", (43, 64), "int32")) == MAIN + 43
+    assert cycles("DataCopy.L12FB", ("FB", (64,), "float32"), ("L1", (64,), "float32")) == PATH + 8
 
 
 def test_flags_are_free(cycles: Cycles) -> None:

@@ -10,7 +10,7 @@ from attrs import evolve
 
 from dsf.cli.tables import present
 from dsf.models import Answer
-from dsf.reports import EngineRow, FallbackRow, Flops, KernelRow, MemoryRow, Report
+from dsf.reports import EngineRow, FallbackRow, Flops, HeatSummary, KernelRow, MemoryRow, Report
 
 REPORT = Report(
     chip="toy1",
@@ -29,8 +29,13 @@ REPORT = Report(
     flops=Flops(wanted=2_000_000, executed=2_300_000, padding=300_000, host=20_000),
     origins={
         "emulated time": "estimate", "device time": "fitted", "host time": "measured", "memory": "datasheet",
-        "flops": "derived", "host wall time": "measured",
+        "flops": "derived", "host wall time": "measured", "temperature": "fitted", "power": "estimate",
+        "throttling": "derived", "ambient": "datasheet",
     },
+    heat=HeatSummary(
+        policy="threshold", ambient_celsius=30.0, ambient_given=False, celsius=84.06, peak_celsius=85.02,
+        mean_watts=309.44, peak_watts=359.0, joules=557_312.0, throttled_share=0.885, lowest_frequency_share=0.8,
+    ),
 )  # fmt: skip
 ANSWER = Answer(
     model="Toy",
@@ -82,8 +87,28 @@ def test_a_run_is_shown_with_every_number_its_unit_and_its_kind(capsys: pytest.C
         "matmul | linear | toy | 211 | 5 ms | 75.0% | 34.500 | HBM | fits L1",
         "fallbacks (origin: measured)",
         "aten::sort | 3 | 200 us | 512 KiB | no kernel sorts",
+        "temperature | 84.06 °C | emulated | fitted",
+        "at its peak | 85.02 °C | emulated | fitted",
+        "of the room | 30 °C | described | datasheet",
+        "power, in the mean | 309.4 W | emulated | estimate",
+        "at its peak | 359 W | emulated | estimate",
+        "energy | 5.573e+05 J | emulated | estimate",
+        "device time throttled, by the policy threshold or the firmware | 88.50% | emulated | derived",
+        "the lowest clocks | 80.00% | emulated | derived",
     ):
         assert expected in rows
+
+
+def test_a_room_that_was_asked_for_has_no_origin(capsys: pytest.CaptureFixture[str]) -> None:
+    assert REPORT.heat is not None
+    present(evolve(ANSWER, report=evolve(REPORT, heat=evolve(REPORT.heat, ambient_given=True))), as_json=False)
+    assert "of the room | 30 °C | asked for | -" in _rows(capsys.readouterr().out)
+
+
+def test_a_chip_without_heat_is_shown_with_the_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    cold = evolve(REPORT, heat=None, no_heat="the hardware description of toy1 has no /thermal")
+    present(evolve(ANSWER, report=cold), as_json=False)
+    assert "heat: none, since the hardware description of toy1 has no /thermal" in _rows(capsys.readouterr().out)
 
 
 def test_a_run_without_fallbacks_says_so(capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,10 @@ import pytest
 from dsf import errors, hdl
 
 Write = Callable[..., Path]
-SHIPPED = ("acme-x1", "ascend-910b1", "ascend-910b2", "ascend-910b2c", "ascend-910b3", "ascend-910b4")
+SHIPPED = (
+    "acme-x1", "ascend-910b1", "ascend-910b2", "ascend-910b2c", "ascend-910b3", "ascend-910b4", "ascend-910b4-1",
+    "ascend-910c", "ascend-910c-9362", "ascend-910c-9372", "ascend-910c-9392",
+)  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -114,6 +117,26 @@ def test_a_variant_that_sets_nonsense_is_named(write: Write, monkeypatch: pytest
     assert first == f"{path}: variant toy-2: 2 problems"
     assert lines[0] == "  /clocks/core/source: is missing; it is required"
     assert lines[1].startswith("  /clocks/core/value: '2 kg': 'kg' is no unit of a frequency")
+
+
+def test_a_variant_that_is_like_another_differs_from_it_in_what_it_sets(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def hertz(value: str) -> dict[str, str]:
+        return {"value": value, "origin": "estimate", "source": "acme"}
+
+    def bytes_of(value: str) -> dict[str, str]:
+        return {"value": value, "origin": "estimate", "source": "acme"}
+
+    variants = {
+        "toy-2": {"title": "Toy 2", "set": {"/clocks/core": hertz("2 GHz"), "/memories/acc/size": bytes_of("1 KiB")}},
+        "toy-3": {"title": "Toy 3", "like": "toy-2", "set": {"/clocks/core": hertz("3 GHz")}},
+    }
+    monkeypatch.setenv("DSF_HDL_PATH", str(write({"/name": "toy-1", "/variants": variants})))
+    found = {name: hdl.load(name) for name in ("toy-1", "toy-2", "toy-3")}
+    assert {n: c.clocks["core"] // 10**9 for n, c in found.items()} == {"toy-1": 1, "toy-2": 2, "toy-3": 3}
+    assert {n: c.memories["acc"].nbytes >> 10 for n, c in found.items()} == {"toy-1": 256, "toy-2": 1, "toy-3": 1}
+    assert found["toy-3"].title == "Toy 3"
 
 
 def test_a_file_is_read_again_when_it_changes_and_not_otherwise(write: Write) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Callable
+from fractions import Fraction
 from pathlib import Path
 
 import attrs
@@ -99,3 +100,27 @@ def test_a_rate_for_any_dtype_counts_for_each(write: Callable[..., Path]) -> Non
     macs = {"value": {"default": 10}, "unit": "MAC/cycle", "origin": "estimate", "source": "acme"}
     chip = hdl.load(write({"/engines/mxu/rates/mac": macs, "/engines/mxu/tiles/value/default": [4, 4, 4]}))
     assert chip.peak_flops("int32") == 160_000_000_000  # 2 x 10 x 8 cores x 1 GHz
+
+
+def test_clock_steps_and_rungs_are_in_order_however_they_are_written(described: Callable[..., Path]) -> None:
+    """Steps from the fastest, rungs from the coolest."""
+    rungs = [
+        {"above": {"value": f"{t} °C", "origin": "estimate", "source": "acme"},
+         "frequency": {"value": f, "origin": "estimate", "source": "acme"}}
+        for t, f in ((95, "1/4"), (90, "1/2"))
+    ]  # fmt: skip
+    changes = {"/power/frequencies/value": ["1/2", "1", "3/4"], "/thermal/throttle/ladder": rungs}
+    chip = hdl.load(described(changes))
+    assert chip.power is not None
+    assert chip.thermal is not None
+    assert [float(f) for f in chip.power.frequencies] == [1, 0.75, 0.5]
+    assert [rung.celsius for rung in chip.thermal.ladder] == [90, 95]
+
+
+def test_the_voltage_falls_in_a_straight_line_to_its_floor(described: Callable[..., Path]) -> None:
+    power = hdl.load(described({"/power/voltage_floor/value": "0.4"})).power
+    assert power is not None
+    assert [power.voltage(Fraction(n, 2)) for n in (0, 1, 2)] == pytest.approx([0.4, 0.7, 1])
+    constant = hdl.load(described({"/power/voltage_floor": None})).power
+    assert constant is not None
+    assert constant.voltage(Fraction(1, 10)) == 1

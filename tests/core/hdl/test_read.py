@@ -39,7 +39,7 @@ def quantity(value: object) -> dict[str, object]:
          "/memories/sram/size/origin: found 'guess'; expected one of measured, datasheet, derived, fitted, estimate"),
         ("/memories/sram/sise", "1 MiB",
          "/memories/sram/sise: is no field of HDL 1.0; known: alignment, bandwidth, banks, burst, cache, core, "
-         "latency, main, note, reserved, scope, size; did you mean 'size'?"),
+         "core_width, latency, main, note, reserved, scope, size; did you mean 'size'?"),
         ("/engines/mxu/rates/mac/value/bfloat16", "-3",
          "/engines/mxu/rates/mac/value/bfloat16: '-3 MAC/cycle' is negative; a rate is not"),
         ("/engines/mxu/rates/mac/value/bfloat16", 0,
@@ -105,8 +105,17 @@ def test_a_wrong_value_is_named_with_its_place_and_what_would_be_right(
         ("/thermal/heated", "sink", "/thermal/heated: there is no thermal node named 'sink'; known: die"),
         ("/thermal/edges/die->lid", quantity("1 K/W"),
          "/thermal/edges/die->lid: there is no thermal node named 'lid'; known: ambient, die"),
+        ("/power/engines/mxy", quantity("1 nJ/cycle"),
+         "/power/engines/mxy: there is no engine named 'mxy'; known: din, dout, mxu, sca, seq, vec; did you mean "
+         "'mxu'?"),
+        ("/thermal/control/period", quantity("1 us"),
+         "/thermal/control/period: found 1 us; expected at least 1 ms, faster than any sensor"),
         ("/variants", {"acme-x2": {"title": "X2", "set": {"/clocks/cores": quantity("2 GHz")}}},
          "/variants/acme-x2/set/~1clocks~1cores: sets /clocks/cores, a field that this file does not have"),
+        ("/variants", {"x2": {"title": "X2", "set": {}}, "x3": {"title": "X3", "like": "x4", "set": {}}},
+         "/variants/x3/like: there is no variant that is like no other named 'x4'; known: x2"),
+        ("/variants", {"x2": {"title": "X2", "like": "x2", "set": {}}, "x3": {"title": "X3", "set": {}}},
+         "/variants/x2/like: there is no variant that is like no other named 'x2'; known: x3"),
     ],
 )  # fmt: skip
 def test_a_name_that_names_nothing_is_found(

@@ -66,7 +66,8 @@ def test_an_estimate_never_claims_a_vendor_as_its_source(b2: hdl.Chip) -> None:
 @pytest.mark.parametrize(
     ("name", "tflops"),
     [("ascend-910b1", 363.7), ("ascend-910b2", 353.9), ("ascend-910b2c", 353.9), ("ascend-910b3", 294.9),
-     ("ascend-910b4", 245.8)],
+     ("ascend-910b4", 245.8), ("ascend-910b4-1", 245.8), ("ascend-910c", 353.9), ("ascend-910c-9362", 245.8),
+     ("ascend-910c-9372", 294.9), ("ascend-910c-9392", 363.7)],
 )  # fmt: skip
 def test_the_peak_of_each_variant_is_what_msmodeling_lists(name: str, tflops: float) -> None:
     """2 x 4096 multiply-accumulates x 24 or 20 cores x 1.5 to 1.85 GHz."""
@@ -222,7 +223,17 @@ def test_a_variant_differs_in_what_it_sets_and_in_nothing_else(b2: hdl.Chip) -> 
     assert set(b4.kubernetes.templates) == {"vir05_1c_8g", "vir10_3c_16g"} if b4.kubernetes else False
     assert (b2.main_memory.nbytes, set(b2.variants)) == (
         64 * 2**30,
-        {"ascend-910b1", "ascend-910b2c", "ascend-910b3", "ascend-910b4"},
+        {
+            "ascend-910b1",
+            "ascend-910b2c",
+            "ascend-910b3",
+            "ascend-910b4",
+            "ascend-910b4-1",
+            "ascend-910c",
+            "ascend-910c-9362",
+            "ascend-910c-9372",
+            "ascend-910c-9392",
+        },
     )
 
 
@@ -233,3 +244,37 @@ def test_the_invented_chip_is_a_whole_chip_of_estimates(acme: hdl.Chip) -> None:
     assert (acme.vendor, acme.device, acme.numerics.preferred) == ("acme", "acme", "bfloat16")
     assert [e.name for e in acme.per_core("core")] == ["sca", "seq", "din", "dout", "mxu", "vec"]
     assert (acme.main_memory.usable, acme.memories["sram"].nbytes) == (16 * 2**30 - 256 * 2**20, 2**20)
+
+
+@pytest.mark.parametrize(
+    ("name", "cores", "megahertz", "gib", "l2", "terabytes"),
+    [
+        ("ascend-910b1", 24, 1850, 64, 192, 1.6), ("ascend-910b2", 24, 1800, 64, 192, 1.6),
+        ("ascend-910b2c", 24, 1800, 64, 192, 1.6), ("ascend-910b3", 20, 1800, 64, 192, 1.6),
+        ("ascend-910b4", 20, 1500, 32, 168, 0.8), ("ascend-910b4-1", 20, 1500, 64, 168, 1.6),
+        ("ascend-910c", 24, 1800, 64, 192, 1.6), ("ascend-910c-9362", 20, 1500, 64, 168, 1.6),
+        ("ascend-910c-9372", 20, 1800, 64, 192, 1.6), ("ascend-910c-9392", 24, 1850, 64, 192, 1.6),
+    ],
+)  # fmt: skip
+def test_every_bin_is_that_of_its_ini(
+    name: str, cores: int, megahertz: int, gib: int, l2: int, terabytes: float
+) -> None:
+    """L2 reads 110 B a cycle to each cube core, so its bandwidth follows."""
+    chip = hdl.load(name)
+    assert (chip.cores["AIC"].count, chip.cores["AIV"].count) == (cores, 2 * cores)
+    assert chip.clocks["core"] == megahertz * 10**6
+    assert (chip.main_memory.nbytes, chip.memories["L2"].nbytes) == (gib << 30, l2 << 20)
+    assert chip.main_memory.bandwidth == terabytes * 10**12
+    assert chip.memories["L2"].bandwidth == cores * 110 * megahertz * 10**6
+
+
+@pytest.mark.parametrize("name", ["ascend-910c", "ascend-910c-9362", "ascend-910c-9372", "ascend-910c-9392"])
+def test_a_die_of_the_910c_has_a_twin_and_fifteen_peers(name: str) -> None:
+    """SIO 224 GB/s to the twin, UB 196 GB/s one way to the server, RoCE 24.5 GB/s. No HCCS."""
+    chip = hdl.load(name)
+    links = chip.interconnect.links
+    assert {k: v.to for k, v in links.items()} == {"SIO": "chip", "UB": "chip", "RoCE": "network", "PCIe": "host"}
+    assert links["SIO"].bandwidth == 224 * 10**9
+    assert links["UB"].bandwidth * links["UB"].ports == 196 * 10**9
+    assert chip.interconnect.node == hdl.Node(16, "switch", "UB")
+    assert (chip.device, chip.vendor) == ("npu", "ascend")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from dsf import errors
@@ -85,8 +87,8 @@ def test_ordering_two_engines_is_a_flag_set_and_waited_for(b: Builder) -> None:
     with b.phase("core"), b.nest(i=1), b.loop(4) as r:
         b.order("din", "vec", r % 2)
     assert [str(ins) for ins, _ in b.build().instructions()] == [
-        "SetFlag src=din, dst=vec, event=(r0%2)",
-        "WaitFlag src=din, dst=vec, event=(r0%2)",
+        "SetFlag src=din, dst=vec, event=[(r0%2)]",
+        "WaitFlag src=din, dst=vec, event=[(r0%2)]",
     ]
 
 
@@ -102,10 +104,30 @@ def test_scratch_hands_out_aligned_places_until_the_memory_is_full(chip: Chip) -
     scratch = Scratch(chip, "acc")
     assert [scratch.take(100), scratch.take(1), scratch.take(64)] == [0, 128, 192]
     assert scratch.take(262144 - 256) == 256
-    with pytest.raises(
-        errors.KernelError, match=r"^DSF-K002: acc: a tile of 1 bytes does not fit after 262144 of 262144 bytes$"
-    ):
+    with pytest.raises(errors.KernelError, match=r"^DSF-K002: acc: a tile of 1 bytes does not fit after 262144 of "):
         scratch.take(1)
+
+
+def test_a_memory_that_is_full_says_what_it_holds(chip: Chip) -> None:
+    """Tiles of one kind are one entry, the largest sums come first, and there are five of them at most."""
+    scratch = Scratch(chip, "acc")
+    for what in ("(1, 64) float32", "bias", "(1, 64) float32"):
+        scratch.take(65536, what)
+    sentence = (
+        "DSF-K002: acc: a tile of 131072 bytes does not fit after 196608 of 262144 bytes, which hold "
+        "2 x (1, 64) float32 (131072 bytes), 1 x bias (65536 bytes)"
+    )
+    with pytest.raises(errors.KernelError, match=f"^{re.escape(sentence)}$"):
+        scratch.take(131072, "(2, 64) float32")
+    for n in range(6):
+        scratch.take(64, f"small {n}")
+    with pytest.raises(errors.KernelError, match=r"1 x small 0 \(64 bytes\), .* and 3 more kinds$"):
+        scratch.take(131072)
+
+
+def test_an_empty_memory_that_is_too_small_holds_nothing(chip: Chip) -> None:
+    with pytest.raises(errors.KernelError, match=r"does not fit after 0 of 262144 bytes$"):
+        Scratch(chip, "acc").take(262145)
 
 
 def test_a_tile_that_does_not_fit_takes_nothing(chip: Chip) -> None:

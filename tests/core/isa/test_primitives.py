@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from dsf.isa.primitives import ARG_REDUCTIONS, POINTWISE, REDUCTIONS
+from dsf.isa.primitives import ARG_REDUCTIONS, POINTWISE, REDUCTIONS, WITH_SCALAR
 
 inf, nan = math.inf, math.nan
 Values = list[Any]
@@ -91,6 +91,27 @@ def test_the_written_in_place_form_is_the_meaning(name: str) -> None:
     assert form is not None
     form(*operands, out=out)
     assert same(out, wanted)
+
+
+HELD: dict[str, tuple[Values, float, Values]] = {
+    "add": ([1.0, -2.5], 2, [3.0, -0.5]), "mul": ([1.0, -2.5], 2, [2.0, -5.0]),
+    "max": ([1.0, nan, -3.0], 0, [1.0, nan, 0.0]), "min": ([1.0, nan, -3.0], 0, [0.0, nan, -3.0]),
+    "eq": ([1, 2, 3], 2, [False, True, False]), "ne": ([1, 2, 3], 2, [True, False, True]),
+    "lt": ([1, 2, 3], 2, [True, False, False]), "le": ([1, 2, 3], 2, [True, True, False]),
+    "gt": ([1, 2, 3], 2, [False, False, True]), "ge": ([1, 2, 3], 2, [False, True, True]),
+    "shift_left": ([1, -3], 2, [4, -12]), "shift_right": ([7, -7], 1, [3, -4]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WITH_SCALAR)
+def test_a_word_may_take_a_number_that_the_instruction_holds(name: str) -> None:
+    source, value, wanted = HELD[name]
+    primitive, a = WITH_SCALAR[name], torch.tensor(source)
+    assert same(primitive.meaning(a, value), torch.tensor(wanted))
+    out = torch.empty_like(torch.tensor(wanted))
+    assert primitive.out is not None
+    primitive.out(a, value, out=out)
+    assert same(out, torch.tensor(wanted))
 
 
 REDUCED: dict[str, tuple[list[Values], list[Values]]] = {

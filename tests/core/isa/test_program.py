@@ -130,7 +130,7 @@ def test_a_listing_numbers_every_line_and_indents_what_is_inside() -> None:
         "   3     blocks i<4 j<2\n"
         "   4       copy sram[0x40](8)float16, value=0.5\n"
         "   5       loop r0<3\n"
-        "   6         WaitFlag src=din, dst=vec, event=(i%2)\n"
+        "   6         WaitFlag src=din, dst=vec, event=[(i%2)]\n"
         "   7         loop r1<5\n"
         "   8           copy sram[0x40](8)float16, value=0.5\n"
         "   9       copy sram[0x40](8)float16, value=0.5\n"

@@ -6,7 +6,7 @@ place them; a memory that the table calls wide holds 16-bit numbers in float32, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from importlib.util import find_spec
 from typing import Any
@@ -18,8 +18,10 @@ from attrs import frozen
 from dsf import hdl
 from dsf.generic.isa import isa as generic_isa
 from dsf.isa import Isa, Role, Row
+from dsf.isa.program import dtype_name
 
-DTYPES = ("float16", "bfloat16", "float32", "int64", "int32", "int16", "int8", "uint8", "bool")
+DTYPES = ("float16", "bfloat16", "float32", "int64", "int32", "int16", "int8", "uint8", "bool", "float8_e4m3fn",
+          "float8_e5m2")  # fmt: skip
 PITCH = 64  # elements from one row of a padded operand to the next
 
 
@@ -51,6 +53,8 @@ class Case:
     def shapes(self, rows: int, columns: int) -> list[tuple[int, ...]]:
         """The shapes of the operands: what the row's rules ask for."""
         wanted = self.row.implements or ""
+        if wanted in SHAPES:
+            return SHAPES[wanted](rows, columns, 32 // getattr(torch, self.dtype).itemsize)
         if wanted.startswith("matmul"):
             return [(rows, columns), (rows, 24), (24, columns), (columns,)][: len(self.row.operands)]
         if wanted == "gather":
@@ -76,7 +80,7 @@ class Case:
     def _operand(self, role: Role, name: str, shape: tuple[int, ...], padded: bool) -> torch.Tensor:
         dtype = self.dtype if not role.dtypes or self.dtype in role.dtypes else role.dtypes[0]
         if name == "index":
-            return torch.randint(0, 40, shape)
+            return torch.randint(0, 8, shape).to(getattr(torch, role.dtypes[0]))
         tensor = random(dtype, shape)
         if self.isa.wide & set(role.spaces) and dtype in ("float16", "bfloat16"):
             tensor = tensor.float()
@@ -90,26 +94,95 @@ class Case:
 def random(dtype: str, shape: tuple[int, ...]) -> torch.Tensor:
     if dtype == "bool":
         return torch.rand(shape) > 0.5
-    if dtype in ("float16", "bfloat16", "float32"):
+    if "float" in dtype:
         return torch.randn(shape).to(getattr(torch, dtype))
     return torch.randint(1, 7, shape).to(getattr(torch, dtype))
 
 
+def fractals(block: int) -> list[tuple[int, ...]]:
+    """c (5, 20), a (5, 20) and b (20, 20) in the cube's orders."""
+    return [(2, 16, 16), (1, -(-20 // block), 16, block), (-(-20 // block), 2, 16, block)]
+
+
+SHAPES: dict[str, Callable[[int, int, int], list[tuple[int, ...]]]] = {
+    "matmul.fractal": lambda r, c, block: fractals(block),
+    "matmul.fractal.bias": lambda r, c, block: [*fractals(block), (20,)],
+    "store.matrix.nz": lambda r, c, block: [(-(-c // block), r, block), (r, c)],
+    "load.nz": lambda r, c, block: [(-(-c // block), r, block), (r, c)],
+    "store.nd": lambda r, c, block: [(r, c), (-(-c // block), r, block)],
+    "load.padded": lambda r, c, block: [(r, c + 3), (r, c)],
+    "store.padded": lambda r, c, block: [(r, c), (r, c + 3)],
+    "load.a.transposed": lambda r, c, block: [(c, r), (r, c)],
+    "load.b.transposed": lambda r, c, block: [(c, r), (r, c)],
+    "load.a.windows": lambda r, c, block: [(5 * 4, 2 * 6 * block), (2, 9, 8, block)],
+    "load.b.windows": lambda r, c, block: [(5 * 4, 2 * 6 * block), (2, 9, 8, block)],
+    **dict.fromkeys(("repeat.sum", "repeat.max", "repeat.min"), lambda r, c, block: [(r, 1), (r, c)]),
+    **dict.fromkeys(("block.sum", "block.max", "block.min"), lambda r, c, block: [(r, 3), (r, 3 * block)]),
+    "pair.sum": lambda r, c, block: [(r, c), (r, 2 * c)],
+    "transpose.square": lambda r, c, block: [(16, 16), (16, 16)],
+    "transpose.rows": lambda r, c, block: [(c, 16), (16, c)],
+    "broadcast.blocks": lambda r, c, block: [(8 * r, block), (8 * r, 1)],
+    "gather.elements": lambda r, c, block: [(r, c), (4, 40), (r, c)],
+    "gather.blocks": lambda r, c, block: [(8 * r, block), (40, block), (8 * r,)],
+    "gather.pattern": lambda r, c, block: [(r, c), (r, 4 * c)],
+    "gather.mask": lambda r, c, block: [(r * c,)] * 3,
+    "sort.rows": lambda r, c, block: [(r, 32, 2), (r, 32), (r, 32)],
+    "sort.merge2": lambda r, c, block: [(r + c, 2), (r, 2), (c, 2)],
+    "sort.merge3": lambda r, c, block: [(2 * r + c, 2), (r, 2), (c, 2), (r, 2)],
+    "sort.merge4": lambda r, c, block: [(2 * r + 2 * c, 2), (r, 2), (c, 2), (r, 2), (c, 2)],
+    **dict.fromkeys(
+        ("store.matrix.vqf322b8", "store.matrix.vreq8", "store.matrix.vdeqf16"),
+        lambda r, c, block: [(r, c), (r, c), (c,)],
+    ),
+}
+"""Shapes of rows that ask for their own, for so many rows, columns and numbers to 32 bytes."""
+
+WINDOWS = {"kernel_h": 3, "kernel_w": 2, "stride_h": 2, "stride_w": 2, "dilation_h": 1, "dilation_w": 1, "left": 0,
+           "right": 1, "top": 1, "bottom": 1}  # fmt: skip
+QUANTS: list[dict[str, Any]] = [{"scale": 0.75, "offset": 3}, {"scale": 0.01, "offset": 0, "relu": 1}]
 SCALARS: dict[str, list[dict[str, Any]]] = {
-    "matmul": [{"accumulate": 0}, {"accumulate": 1}],
-    "matmul.bias": [{"accumulate": 0}, {"accumulate": 1}],
     "fill": [{"value": 3}],
     "iota": [{"start": 5, "step": 2}],
+    "store.matrix": [{}, {"relu": 1}],
+    "store.matrix.nz": [{}, {"relu": 1}],
+    "store.matrix.qf322b8": QUANTS,
+    "store.matrix.req8": QUANTS,
+    "store.matrix.deqf16": [{"scale": 0.75}, {"scale": 0.75, "relu": 1}],
+    "store.matrix.vqf322b8": [{"offset": 3}, {"offset": 0, "relu": 1}],
+    "store.matrix.vreq8": [{"offset": 3}, {"offset": 0, "relu": 1}],
+    "store.matrix.vdeqf16": [{}, {"relu": 1}],
+    "load.padded": [{"left": 1, "value": 2}, {}],
+    "load.a.windows": [WINDOWS],
+    "load.b.windows": [WINDOWS],
+    "gather.pattern": [{"pattern": 3}, {"pattern": 6}],
+    "shift_left.scalar": [{"value": 2}],
+    "shift_right.scalar": [{"value": 1}],
+    "leaky_relu": [{"value": 0.5}],
+    "axpy": [{"value": -1.5}],
+    "convert.adddeqrelu": [{"scale": 0.25}],
+    "convert.castdeq": [{"scale": 0.25, "offset": -2}],
 }
+
+
+def scalars_of(row: Row) -> list[dict[str, Any]]:
+    """The scalars to try a row with."""
+    wanted = row.implements or ""
+    if wanted.startswith("matmul"):
+        sizes = {"m": 5, "k": 20, "n": 20} if "fractal" in wanted else {}
+        return [{"accumulate": 0, **sizes}, {"accumulate": 1, **sizes}]
+    if wanted in SCALARS:
+        known = dict(row.scalars)
+        return [scalars for scalars in SCALARS[wanted] if scalars.keys() <= known.keys()]
+    return [{"value": 2}] if wanted.endswith(".scalar") or wanted.startswith("fill.") else [{}]
 
 
 def cases(row: Row, isa: Isa) -> Iterator[Case]:
     """The row in every format that it takes."""
     roles = [role for _, role in row.operands]
-    governing = [r for r in (roles[1:] or roles) if r.dtypes != ("bool",)] or roles[:1]
+    governing = next((r for r in (roles[1:] or roles) if r.dtypes != ("bool",)), roles[0])
     for dtype in DTYPES:
-        if all(not r.dtypes or dtype in r.dtypes for r in governing):
-            for scalars in SCALARS.get(row.implements or "", [{}]):
+        if not governing.dtypes or dtype in governing.dtypes:
+            for scalars in scalars_of(row):
                 yield Case(isa, row, dtype, scalars)
 
 
@@ -120,11 +193,15 @@ def bits(tensor: torch.Tensor) -> torch.Tensor:
 def meant(case: Case, operands: list[torch.Tensor]) -> torch.Tensor:
     """What the semantics leave in the written operand."""
     result = operands[0].clone(memory_format=torch.contiguous_format)
-    return result.copy_(case.row.semantics(*operands, **case.scalars))
+    value, rounding = case.row.semantics(*operands, **case.scalars), case.row.rounding
+    return result.copy_(rounding(value, dtype_name(result.dtype)) if rounding else value)
 
 
-ROWS = [(row, table(name)) for name in TABLES for row in table(name).rows.values() if not row.flag]
-COMPUTING = [(r, isa) for r, isa in ROWS if r.implements != "cast" and len({o.spaces for _, o in r.operands}) == 1]
+ROWS = [(row, table(name)) for name in TABLES for row in table(name).rows.values() if not row.synchronises]
+COMPUTING = [
+    (r, isa) for r, isa in ROWS
+    if r.implements != "cast" and r.rounding is None and len({o.spaces for _, o in r.operands}) == 1
+]  # fmt: skip
 each_row = pytest.mark.parametrize(("row", "isa"), ROWS, ids=[f"{isa.name}-{row.name}" for row, isa in ROWS])
 
 

@@ -99,3 +99,16 @@ def test_a_row_is_a_value_that_is_compared_by_identity(small: Isa) -> None:
     row = small["double"]
     assert isinstance(row, Row)
     assert {row: 1}[row] == 1
+
+
+def scaled(dst: torch.Tensor, *sources: torch.Tensor, factor: float, steps: int = 1) -> torch.Tensor:
+    """dst = the sum of the sources, times factor"""
+    return sum(sources) * factor
+
+
+def test_the_scalars_of_a_row_are_what_its_semantics_take_beside_the_operands(small: Isa, isa: Isa) -> None:
+    small.instruction("V", fixed(1), dst=write("UB"), a=read("UB"), b=read("UB"))(scaled)
+    assert small["scaled"].scalars == (("factor", "float"), ("steps", "int"))
+    assert small["double"].scalars == ()
+    assert isa["matmul"].scalars == (("accumulate", "int"),)
+    assert isa["SetFlag"].scalars == (("src", "str"), ("dst", "str"), ("event", "int"))

@@ -6,9 +6,11 @@ The invented chip: sram 1 MiB and acc 256 KiB per core, both in units of 64 byte
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from re import escape
 
 import pytest
+from attrs import evolve
 
 from dsf import errors
 from dsf.hdl import Chip
@@ -76,17 +78,6 @@ def test_an_operand_in_a_format_that_the_instruction_does_not_take_is_named(
     tiles = b.on("sram", 0, (16,), "int32"), b.on("sram", 64, (16,), "int32")
     floats = "bfloat16 or float16 or float32"
     refused(f"DSF-I006: operand 'dst' must be {floats}, got sram[0x0](16)int32", "v.exp", *tiles)
-
-
-def test_an_engine_that_the_core_lacks_is_named(chip: Chip, isa: Isa) -> None:
-    b = Builder("test", isa, chip)
-    with b.phase("tail"), b.nest(i=1):
-        b("v.fill", b.on("sram", 0, (16,), "float32"), value=0)
-    with pytest.raises(
-        errors.MachineError,
-        match=r"^DSF-X001: test, line 4: v.fill sram\[0x0\]\(16\)float32, value=0: engine vec is not on core tail$",
-    ):
-        b.build()
 
 
 def test_a_start_off_the_memorys_alignment_is_refused(refused: Callable[..., None], b: Builder) -> None:
@@ -212,6 +203,17 @@ def test_event_ids_are_those_that_the_chip_has(block: Builder, event: int, span:
         finish(block)
 
 
+def test_event_ids_that_the_firmware_keeps_are_refused(chip: Chip, isa: Isa) -> None:
+    kept = evolve(chip, sync=evolve(chip.sync, reserved_event_ids=(5, 6)))
+    for event, refused in ((4, False), (5, True), (6, True), (7, False)):
+        b = Builder("test", isa, kept)
+        with b.phase("core"), b.nest(i=1):
+            b.order("din", "vec", event)
+        said = f"event ids {event}..{event}; this chip's firmware keeps {event} for itself"
+        with pytest.raises(errors.MachineError, match=f"^DSF-X002: .*: {escape(said)}$") if refused else nullcontext():
+            b.build()
+
+
 def test_event_ids_that_a_loop_counts_are_checked_to_its_end(block: Builder) -> None:
     with block.loop(17) as r:
         block.order("din", "vec", r)
@@ -226,7 +228,7 @@ def test_event_ids_do_not_depend_on_the_block(chip: Chip, isa: Isa) -> None:
         b.order("din", "vec", i % 2)
     with pytest.raises(
         errors.MachineError,
-        match=r"^DSF-X007: test, line 4: SetFlag src=din, dst=vec, event=\(i%2\): "
+        match=r"^DSF-X007: test, line 4: SetFlag src=din, dst=vec, event=\[\(i%2\)\]: "
         r"the event id depends on i, which counts blocks; blocks are independent$",
     ):
         b.build()
@@ -377,3 +379,66 @@ def window(space: str, role: Role, size: int) -> Operand:
 
 def one_block(ins: Instruction) -> Phase:
     return Phase("core", (Nest((), (ins,)),))
+
+
+@pytest.mark.parametrize(
+    ("name", "scalars", "said"),
+    [
+        ("v.fill", (), "missing a required argument: 'value'; its scalars are: value (float)"),
+        ("v.fill", (("value", 1), ("step", 2)),
+         "got an unexpected keyword argument 'step'; its scalars are: value (float)"),
+        ("v.fill", (("value", "much"),), "value=much is no float"),
+        ("v.fill", (("value", 1), ("value", 2)), "a scalar is given twice"),
+        ("v.iota", (("start", 1),), "missing a required argument: 'step'; its scalars are: start (float), step "
+         "(float)"),
+    ],
+)  # fmt: skip
+def test_an_instruction_has_the_scalars_that_its_row_asks_for(
+    chip: Chip, isa: Isa, name: str, scalars: tuple[tuple[str, object], ...], said: str
+) -> None:
+    wrong = Instruction(name, (Operand("sram", (16,), (1,), "float32", Affine()),), scalars)  # type: ignore[arg-type]
+    program = Program("test", (), (Phase("core", (Nest((), (wrong,)),)),))
+    with pytest.raises(errors.IsaError, match=f"^DSF-I011: test, line 4: {escape(f'{wrong}: {said}')}$"):
+        verify(program, isa, chip)
+
+
+def test_an_instruction_without_scalars_takes_none(refused: Callable[..., None], b: Builder) -> None:
+    tile = b.on("sram", 0, (16,), "float32")
+    said = "got an unexpected keyword argument 'value'; its scalars are: none"
+    refused(f"DSF-I011: {said}", "v.exp", tile, tile, value=1)
+
+
+def test_an_event_is_a_whole_number(refused: Callable[..., None]) -> None:
+    refused("DSF-I011: event=0.5 is no event id; expected a whole number", "SetFlag", src="din", dst="vec", event=0.5)
+
+
+def test_a_number_format_that_nobody_knows_is_refused_where_a_row_takes_any(
+    refused: Callable[..., None], b: Builder
+) -> None:
+    odd = b.on("sram", 0, (16,), "float7")
+    said = "operand 'dst' is of no number format that DSF knows, got sram[0x0](16)float7"
+    refused(f"DSF-I006: {said}", "copy.hbm.sram", odd, b.gm(0, 0, (16,), "float32"))
+
+
+def test_a_modulus_counts_upwards(refused: Callable[..., None], b: Builder) -> None:
+    turns = Operand("sram", (16,), (1,), "float32", Affine(0, (Term("i", 64, -2),)))
+    refused("DSF-I010: a modulus is above zero", "v.fill", turns, value=0)
+
+
+@pytest.mark.parametrize(
+    ("phase", "code", "line", "said"),
+    [
+        (Phase("cor", ()), "DSF-X001", 2, "phase cor: acme-x1 has no core cor; its cores are core"),
+        (Phase("core", (Nest((("i", 0),), ()),)), "DSF-I009", 3,
+         "blocks i<0: a nest has at least one block; leave it out instead"),
+        (Phase("core", (Nest((("i", 2), ("i", 2)), ()),)), "DSF-I010", 3,
+         "blocks i<2 i<2: 'i' counts already; take another name"),
+        (Phase("core", (Nest((("i", 2),), (Loop("r0", 2, (Loop("i", 2, ()),)),)),)), "DSF-I010", 5,
+         "loop i<2: 'i' counts already; take another name"),
+    ],
+)  # fmt: skip
+def test_what_counts_does_so_on_a_core_that_is_there_once_and_under_one_name(
+    chip: Chip, isa: Isa, phase: Phase, code: str, line: int, said: str
+) -> None:
+    with pytest.raises(errors.ProgramError, match=f"^{code}: test, line {line}: {escape(said)}$"):
+        verify(Program("test", (), (phase,)), isa, chip)

@@ -91,6 +91,22 @@ def test_a_format_of_the_host_is_not_offered_to_anyone(bench):
     assert why == "chip: the HDL computes float64 on the host"
 
 
+def test_products_of_whole_numbers_are_computed_where_the_rule_for_products_says(bench):
+    """int32 and uint8 are native on every vector engine, or cast there; no matrix engine has them."""
+    for dtype in (torch.int32, torch.uint8):
+        x = torch.ones(4, 4, dtype=dtype)
+        why = bench.refusal("matmul", [x, x], [bench.out((4, 4), dtype)])
+        assert why == f"chip: the HDL computes {str(dtype).removeprefix('torch.')} on the host"
+
+
+def test_under_strict_a_product_of_int8_is_no_detour(bench):
+    """The matrix engine has it; that a vector engine would cast it is another matter. No kernel offers it yet."""
+    x = torch.ones(4, 4, dtype=torch.int8)
+    intent = bench.intent("matmul", [x, x], [bench.out((4, 4), x.dtype)])
+    choice = Chooser.of(bench.target, bench.kernels, strict=True)(intent)
+    assert choice.refused[0][1].startswith("not so: operands are fp16")
+
+
 def test_under_strict_a_detour_is_an_error_that_names_the_tensor(bench):
     x = torch.randn(4, 4).double()
     intent = bench.intent("linear", [x, x], [bench.out((4, 4), x.dtype)], has_bias=False, transposed=True)

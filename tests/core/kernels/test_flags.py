@@ -79,7 +79,7 @@ def thinned(program: Program, gone: tuple[Instruction, ...]) -> Program:
 def is_noticed(bench, program: Program, gone: tuple[Instruction, ...]) -> bool:
     changed = thinned(program, gone)
     try:
-        check(changed, bench.isa)
+        check(changed, bench.isa, bench.chip)
         return bench.timing(changed).phases != bench.timing(program).phases
     except errors.MachineError as error:
         return error.code in ("DSF-X020", "DSF-X021", "DSF-X022")
@@ -89,7 +89,7 @@ def is_noticed(bench, program: Program, gone: tuple[Instruction, ...]) -> bool:
 def test_losing_any_pair_of_flags_is_noticed(bench, kind):
     inputs, outputs, attrs = WANTED[kind](bench)
     _, program = bench.chosen(bench.intent(kind, inputs, outputs, **attrs))
-    check(program, bench.isa)
+    check(program, bench.isa, bench.chip)
     candidates = list(pairs(program, bench.isa))
     assert len(candidates) > 3
     silent = [pair for pair in candidates if not is_noticed(bench, program, pair)]

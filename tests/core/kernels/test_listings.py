@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from dsf.isa.assembly import parse
+from dsf.isa.binary import decode, encode
+
 
 def half(*shape: int) -> torch.Tensor:
     return torch.randn(shape).half()
@@ -24,7 +27,9 @@ WANTED = {
 
 
 @pytest.mark.parametrize("name", WANTED)
-def test_the_listing_is_the_reviewed_one(bench, golden, name):
+def test_the_listing_is_the_reviewed_one_and_reads_back(bench, golden, name):
     kind, inputs, shape, attrs = WANTED[name](bench)
     _, program = bench.chosen(bench.intent(kind, inputs, [bench.out(shape, torch.float16)], **attrs))
     golden(f"{bench.chip.name}-{name}", program.listing())
+    assert parse(program.listing()) == program
+    assert decode(encode(program)) == program

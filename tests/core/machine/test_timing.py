@@ -13,6 +13,7 @@ import pytest
 
 from dsf import errors
 from dsf.isa import Affine, Builder, Instruction, Loop, Nest, Phase, Program
+from dsf.machine.timing import Timing
 
 KIB = 256  # elements of float32 in one KiB
 
@@ -390,3 +391,40 @@ def test_the_time_of_a_program_is_kept(b: Builder, planes: Any) -> None:
     program = pipeline(b, 4)
     again = Program(program.name, program.params, program.phases)
     assert timing(program) is timing(again)
+
+
+def test_the_quickest_program_is_the_first_that_finishes_first(planes: Any) -> None:
+    """Programs of many shapes: few long blocks, many short ones, deep and shallow pipelines."""
+    programs = []
+    for blocks in (1, 3, 8, 9, 17):
+        for laps in (1, 2, 5, 40):
+            b = planes.builder()
+            b.param("x", "in", 1 << 16)
+            b.param("y", "out", 1 << 16)
+            with b.phase("core"), b.nest(i=blocks), b.loop(laps):
+                load(b)
+                b.order("din", "vec")
+                compute(b)
+                b.order("vec", "din")
+            programs.append(b.build())
+    times = [planes.time(program).duration_fs for program in programs]
+    timing = Timing(planes.chip, planes.isa)
+    for first in range(len(programs)):
+        assert timing.quickest(programs[first:]) == times[first:].index(min(times[first:]))
+    assert timing.quickest([programs[0], programs[0]]) == 0
+
+
+def test_uneven_nests_are_scheduled_as_the_oracle_does(planes: Any) -> None:
+    """13 blocks of one lap, 3 of seven and 5 of two, on 8 cores."""
+    b = planes.builder()
+    b.param("x", "in", 1 << 16)
+    b.param("y", "out", 1 << 16)
+    with b.phase("core"):
+        for blocks, laps in ((13, 1), (3, 7), (5, 2)):
+            with b.nest(i=blocks), b.loop(laps):
+                load(b)
+                b.order("din", "vec")
+                compute(b)
+                b.order("vec", "din")
+    program = b.build()
+    assert planes.cycles(program) == planes.oracle_cycles(program)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from attrs import field, frozen
 
 from dsf import errors, hdl
@@ -20,6 +21,8 @@ from dsf.hdl import Chip
 from dsf.isa import Isa
 from dsf.isa.program import Program
 from dsf.kernels.kernel import Kernel
+from dsf.machine.heat import Policy
+from dsf.pipeline import Session
 from dsf.plugins import API, Registry, Vendor, hookimpl
 from dsf.plugins import registry as installed_registry
 from dsf.survey import survey
@@ -242,10 +245,10 @@ BROKEN = [
     (Failing, "ZeroDivisionError: toys"),
     (
         lambda: Plugin(api=(2, 0)),
-        "it was written for hook API 2.0; this DSF speaks 1.0 to 1.0; install versions of dsf-core and dsf-toy that go "
+        "it was written for hook API 2.0; this DSF speaks 1.0 to 1.1; install versions of dsf-core and dsf-toy that go "
         "together",
     ),
-    (lambda: Plugin(api=(1, 1)), "it was written for hook API 1.1; this DSF speaks 1.0 to 1.0; .*"),
+    (lambda: Plugin(api=(1, 2)), "it was written for hook API 1.2; this DSF speaks 1.0 to 1.1; .*"),
     (lambda: Plugin(api=(0, 9)), "it was written for hook API 0.9; .*"),
     (lambda: Plugin(api=1), "TypeError: .*"),  # type: ignore[arg-type]
 ]
@@ -308,6 +311,66 @@ def test_two_packages_for_one_vendor_are_told(monkeypatch: pytest.MonkeyPatch, c
     assert Registry.installed().view(chip("toy")).plugin == "toy"
 
 
+# The thermal policy
+
+ICE = Policy("ice", lambda celsius, step, chip: 0 if celsius < 30 else 2)
+
+
+@frozen(eq=False)
+class Cooled(Plugin):
+    """A plugin with no kernels but with a policy, which it also gives as *names*; the others it leaves to generic."""
+
+    names: tuple[str, ...] = ("ice", "ladder")
+
+    @hookimpl
+    def dsf_kernels(self, chip: Chip) -> Iterable[Kernel]:
+        return ()
+
+    @hookimpl
+    def dsf_thermal_policy(self, chip: Chip, name: str) -> Policy | None:
+        self.asked.append(f"{chip.name}: {name}")
+        return ICE if name in self.names else None
+
+
+def test_a_vendors_policy_stands_before_generics(chip: Callable[[str], Chip]) -> None:
+    view = of(Cooled()).view(chip("toy"))
+    assert view.thermal_policy("ice") is view.thermal_policy("ladder") is ICE
+    assert view.thermal_policy("threshold").name == "threshold"
+    assert of(Plugin()).view(chip("toy")).thermal_policy("ladder").name == "ladder"
+
+
+def test_a_policy_that_nobody_knows_is_answered_with_the_known_ones(chip: Callable[[str], Chip]) -> None:
+    known = of(Cooled())
+    with pytest.raises(
+        errors.DeviceError,
+        match=r"^DSF-D022: thermal policy 'laddr' is unknown; expected one of ladder, threshold, none$",
+    ):
+        known.view(chip("nobody")).thermal_policy("laddr")
+    with pytest.raises(errors.DeviceError, match=r"none, or one that the plugin for vendor 'toy' documents$"):
+        known.view(chip("toy")).thermal_policy("laddr")
+
+
+def test_the_hook_is_asked_once_and_its_answer_changes_the_report(chip: Callable[[str], Chip], hand: Maker) -> None:
+    """A plugin that runs at half clock above 30 °C, which the idle chip has: only the first second is at full clock."""
+    plugin, reports = Cooled(), {}
+    for known in (of(plugin), of(Cooled(names=()))):
+        session = Session(known.view(chip("toy")), fidelity="timing")
+        tape = hand(session)
+        x = tape.put(torch.ones(512, 512))
+        tape.op("linear.default", x, x, keep=True)
+        tape.run()
+        session.ledger.again(100_000)
+        report = session.report()
+        reports[report.heat.policy] = report
+    assert plugin.asked.count("toy-1: ladder") == 1
+    assert set(reports) == {"ice", "ladder"}
+    assert (reports["ladder"].heat.throttled_share, reports["ladder"].heat.lowest_frequency_share) == (0, 1)
+    assert reports["ice"].heat.throttled_share > 0.3
+    assert reports["ice"].heat.lowest_frequency_share == 0.5
+    assert reports["ice"].device_milliseconds > 1.2 * reports["ladder"].device_milliseconds
+    assert reports["ice"].heat.peak_celsius < reports["ladder"].heat.peak_celsius
+
+
 class FailsLater(Plugin):
     @hookimpl
     def dsf_kernels(self, chip: Chip) -> Iterable[Kernel]:
@@ -318,6 +381,12 @@ class OffersWords(Plugin):
     @hookimpl
     def dsf_kernels(self, chip: Chip) -> Iterable[Kernel]:
         return ("linear",)  # type: ignore[return-value]
+
+
+class ThermalWords(Plugin):
+    @hookimpl
+    def dsf_thermal_policy(self, chip: Chip, name: str) -> Policy:
+        return "ladder"  # type: ignore[return-value]
 
 
 def wordy(chip: Chip) -> Isa:
@@ -336,6 +405,7 @@ class NoIsa(Plugin):
         (FailsLater(), "dsf_kernels", "KeyError: 'linear'"),
         (OffersWords(), "dsf_kernels", "TypeError: 'linear' is no dsf.kernels.kernel.Kernel"),
         (NoIsa(), "isa", "TypeError: 'isa' is no dsf.isa.table.Isa"),
+        (ThermalWords(), "dsf_thermal_policy", "TypeError: 'ladder' is no dsf.machine.heat.Policy"),
     ],
 )
 def test_a_plugin_that_fails_when_it_is_asked_is_blamed(
@@ -347,7 +417,7 @@ def test_a_plugin_that_fails_when_it_is_asked_is_blamed(
         "or uninstall it"
     )
     with pytest.raises(errors.PluginError, match=f"^{re.escape(sentence)}$"):
-        (view.isa, view.kernels)[question == "dsf_kernels"]()
+        {"isa": view.isa, "dsf_kernels": view.kernels}.get(question, lambda: view.thermal_policy("ladder"))()
 
 
 def test_an_installed_package_is_found_and_a_broken_one_beside_it_does_no_harm(

@@ -55,6 +55,16 @@ def test_a_chip_of_one_core_computes_the_same(variant):
     linear(bench, 130, 300, 40)
 
 
+@pytest.mark.parametrize("sums", ["float16", "float32"])
+def test_products_are_summed_in_the_accumulators_that_the_description_names(variant, sums):
+    x, w = torch.tensor([[2048.0, 1.0, 2.0]]).half(), torch.ones(1, 3).half()
+    bench = variant({"/numerics/dtypes/float16/accumulate": sums})
+    run = bench.run("linear", [x, w], [bench.out((1, 1), x.dtype)], has_bias=False, transposed=True)
+    assert run.output.item() == 2052.0  # 2051 is no float16
+    names = {ins.operands[0].dtype for ins, _ in run.program.instructions() if ins.name.startswith("matmul")}
+    assert names == {sums}
+
+
 def test_a_product_that_no_tile_fits_is_refused_in_words(variant):
     bench = variant({"/memories/acc/size": quantity("512 B")})
     x, w = torch.randn(16, 40).half(), torch.randn(16, 40).half()

@@ -25,19 +25,32 @@ except PackageNotFoundError:  # run from a source tree that is not installed
 
 
 def enable(
-    chip: str | None = None, *, fidelity: str | None = None, strict: bool = False, exact: bool = False
+    chip: str | None = None,
+    *,
+    fidelity: str | None = None,
+    strict: bool = False,
+    exact: bool = False,
+    thermal: str | None = None,
+    ambient: float | None = None,
+    strict_layouts: bool = False,
 ) -> Session:
     """Make *chip* the torch device of its name (`npu`, ...) in this process.
 
     chip: a name of `dsf-cli chips` or the path of an HDL file. Without one: DSF_CHIP, else the default chip of the only
     installed plugin. fidelity: `isa` (programs are executed), `operator` (each kernel's whole-tensor reference) or
     `timing` (no numbers); without one: DSF_FIDELITY, else `isa`. strict: a cast or a fallback to the host is an error.
-    exact: every instruction in float64, rounded once. Raises HdlError, PluginError or DeviceError; then nothing has
-    changed. Enabling the same chip again begins a new session; another chip needs `disable` and the same device name.
+    exact: every instruction in float64, rounded once. thermal: what holds the clocks back when the chip is warm,
+    `ladder`, `threshold` or `none` (the firmware alone); without one: DSF_THERMAL, else `ladder`. ambient: the room's
+    air in °C; without one: DSF_AMBIENT, else the HDL's. strict_layouts: tiles on chip lie in the very order that the
+    chip's engines want (the cube's fractals), not in main memory's with a tag; slower, same numbers. Raises HdlError,
+    PluginError or DeviceError; then nothing has changed. Enabling the same chip again begins a new session; another
+    chip needs `disable` and the same device name.
     """
     from dsf.enabling import enable as enabled
 
-    return enabled(chip, fidelity or os.environ.get("DSF_FIDELITY") or "isa", strict, exact)
+    fidelity = fidelity or os.environ.get("DSF_FIDELITY") or "isa"
+    thermal = thermal or os.environ.get("DSF_THERMAL") or "ladder"
+    return enabled(chip, fidelity, strict, exact, thermal, ambient, strict_layouts)
 
 
 def disable() -> None:

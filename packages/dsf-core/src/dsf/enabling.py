@@ -10,6 +10,8 @@ import torch
 
 from dsf import device, errors
 from dsf.generic import plugin as generic
+from dsf.hdl import Chip
+from dsf.machine.heat import check_ambient
 from dsf.pipeline import FIDELITIES, Session
 from dsf.plugins import registry
 from dsf.reports import Report
@@ -23,7 +25,15 @@ log = logging.getLogger("dsf")
 _session: Session | None = None
 
 
-def enable(chip: str | None, fidelity: str, strict: bool, exact: bool) -> Session:
+def enable(
+    chip: str | None,
+    fidelity: str,
+    strict: bool,
+    exact: bool,
+    thermal: str = "ladder",
+    ambient: float | None = None,
+    strict_layouts: bool = False,
+) -> Session:
     """Begin a session on *chip* (see `dsf.enable`)."""
     global _session
     _check_torch(torch.__version__)
@@ -40,7 +50,7 @@ def enable(chip: str | None, fidelity: str, strict: bool, exact: bool) -> Sessio
             f"'{_session.view.chip.name}' is enabled in this process; "
             f"call dsf.disable() before enabling '{described.name}'",
         )
-    session = Session(view, fidelity, strict, exact)
+    session = Session(view, fidelity, strict, exact, thermal, _room(described, ambient), strict_layouts)
     if _session is not None:
         disable()
     device.attach(session)
@@ -52,6 +62,23 @@ def enable(chip: str | None, fidelity: str, strict: bool, exact: bool) -> Sessio
             described.vendor, described.name, described.vendor,
         )  # fmt: skip
     return session
+
+
+def _room(chip: Chip, ambient: float | None) -> float | None:
+    """The temperature of the air that the user asks for, by argument or variable, in °C; None leaves it to the HDL."""
+    text = os.environ.get("DSF_AMBIENT")
+    if ambient is not None:
+        return check_ambient(chip, ambient, "ambient")
+    if text:
+        return check_ambient(chip, _number(text), "DSF_AMBIENT")
+    return None
+
+
+def _number(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
 def disable() -> None:

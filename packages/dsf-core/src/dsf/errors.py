@@ -11,7 +11,8 @@ DsfError
 │   ├── RowError            DSF-X030  an index in the data that is no row of its table (also an IndexError)
 │   └── OutOfMemory         DSF-M0xx  a tensor does not fit its tier (the device's is a torch.OutOfMemoryError too)
 └── ProgramError                    a program breaks a rule of its chip (a fault of the kernel's author)
-    ├── IsaError            DSF-I0xx  an unknown instruction, a wrong operand, a malformed listing
+    ├── IsaError            DSF-I0xx  an unknown instruction, a wrong operand
+    │   └── ListingError    DSF-I02x  a malformed listing or binary (also a UsageError: exit status 2)
     ├── MachineError        DSF-X0xx  out of bounds, misaligned, unordered, unset or unwaited flag
     └── KernelError         DSF-K0xx  no kernel serves an intent, or a kernel's own limit is broken
 """
@@ -19,8 +20,8 @@ DsfError
 from __future__ import annotations
 
 __all__ = [
-    "DeviceError", "DsfError", "DtypeError", "FallbackError", "HdlError", "IsaError", "KernelError", "MachineError",
-    "ModelError", "OutOfMemory", "PluginError", "ProgramError", "RowError", "UsageError",
+    "DeviceError", "DsfError", "DtypeError", "FallbackError", "HdlError", "IsaError", "KernelError", "ListingError",
+    "MachineError", "ModelError", "OutOfMemory", "PluginError", "ProgramError", "RowError", "UsageError",
 ]  # fmt: skip
 
 
@@ -79,8 +80,16 @@ class ProgramError(DsfError):
     """A program that breaks a rule of its chip."""
 
 
+class IntentError(ProgramError):
+    """Recorded steps that cannot be what they are taken for."""
+
+
 class IsaError(ProgramError):
-    """An unknown instruction, an operand of the wrong kind, or a listing that cannot be read."""
+    """An unknown instruction, or an operand of the wrong kind."""
+
+
+class ListingError(IsaError, UsageError):
+    """A listing or a binary that is no program: the line or the byte, what was found, what was expected."""
 
 
 class MachineError(ProgramError):

@@ -22,7 +22,8 @@ MOST_BOUND = 3_000_000  # bound instructions kept, 8 to 200 bytes each
 class Executor:
     """Runs programs and functions over *arena*. A program is unrolled once and bound once per set of addresses.
 
-    Programs are known by identity: whoever launches one keeps it as long as this.
+    Programs are known by identity: whoever launches one keeps it as long as this. What was launched is appended to
+    *log*, where there is one.
     """
 
     machine: Functional
@@ -30,6 +31,7 @@ class Executor:
     _unrolled: dict[int, Unrolled] = field(factory=dict)
     _bound: dict[tuple[int, tuple[int, ...]], Bound] = field(factory=dict)
     _kept: int = 0
+    log: list[Bound] | None = None
 
     def launch(self, program: Program, places: tuple[int, ...]) -> None:
         """Execute *program* with its parameters at *places*."""
@@ -37,6 +39,8 @@ class Executor:
         if bound is None:
             bound = self._bind(program, places)
         bound.run()
+        if self.log is not None:
+            self.log.append(bound)
 
     def _bind(self, program: Program, places: tuple[int, ...]) -> Bound:
         unrolled = self._unrolled.get(id(program))

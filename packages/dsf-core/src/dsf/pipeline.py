@@ -9,7 +9,8 @@ talks to plugins; what it calls gets plain values.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 
 import torch
@@ -17,17 +18,19 @@ from attrs import define, field, frozen
 
 from dsf import errors
 from dsf.execution import Executor
+from dsf.forecast import Forecast
 from dsf.hdl import Chip
 from dsf.intent.flops import flops
 from dsf.intent.ir import Intent
 from dsf.intent.meaning import meaning
 from dsf.intent.parse import parse
 from dsf.intent.tape import Site, Tape, Window
-from dsf.isa.program import Param
+from dsf.isa.program import Param, Program
 from dsf.kernels.choose import Choice, Chooser
 from dsf.kernels.target import Target
 from dsf.ledger import Ledger
-from dsf.machine.functional import Functional
+from dsf.machine.functional import Bound, Functional
+from dsf.machine.heat import Heat, coldness
 from dsf.machine.timing import KernelTime, Timing
 from dsf.memory.place import Life, place
 from dsf.plugins import View
@@ -43,12 +46,18 @@ FIDELITIES = ("isa", "operator", "timing")
 @frozen(eq=False)
 class Step:
     """One intent of a segment with what was decided: the choice, its predicted time, its matrix FLOPs. Regions name
-    the segment's own buffers."""
+    the segment's own buffers; *places* has each one's buffer and byte in it."""
 
     intent: Intent
     choice: Choice
     time: KernelTime | None
     flops: int
+    places: tuple[tuple[int, int], ...] = field(init=False)
+
+    @places.default
+    def _places(self) -> tuple[tuple[int, int], ...]:
+        regions = (*self.intent.inputs, *self.intent.outputs)
+        return tuple((r.buffer, r.offset * r.dtype.itemsize) for r in regions)
 
 
 @frozen(eq=False)
@@ -66,21 +75,27 @@ class Session:
     fidelity: str = "isa"
     strict: bool = False
     exact: bool = False
+    thermal: str = "ladder"
+    ambient: float | None = None
+    strict_layouts: bool = False
     target: Target = field(init=False)
     ledger: Ledger = field(init=False)
     storage: Storage = field(init=False)
     _chooser: Chooser = field(init=False)
     _executor: Executor | None = field(init=False)
     _plans: dict[object, Plan] = field(factory=dict)
+    _listening: list[tuple[Intent, ...]] | None = None
 
     def __attrs_post_init__(self) -> None:
         chip, isa = self.view.chip, self.view.isa()
-        self.target = Target(chip, isa, Timing(chip, isa))
+        self.target = Target(chip, isa, Timing(chip, isa), self.strict_layouts)
         self._chooser = Chooser.of(self.target, self.view.kernels(), self.strict)
         self.storage = Storage(chip, valued=self.fidelity != "timing")
         arena = self.storage.arena
         self._executor = Executor(Functional(chip, isa, arena, self.exact), arena) if arena is not None else None
-        self.ledger = Ledger(chip)
+        self.ledger, policy = Ledger(chip), self.view.thermal_policy(self.thermal)
+        if not coldness(chip):
+            self.ledger.heat = Heat(chip, policy, self.ledger.timeline, self.ambient)
 
     def __repr__(self) -> str:
         """One line: `dsf.enable(...)` at a prompt shows this."""
@@ -146,6 +161,8 @@ class Session:
         """Run a flush. The answer has the address of every live buffer that had none."""
         segments = cut(tape)
         plans = [self._plan(segment) for segment in segments]
+        if self._listening is not None:
+            self._listening.append(tuple(step.intent for plan in plans for step in plan.steps))
         try:
             return self._run(tape, segments, plans)
         finally:
@@ -162,6 +179,37 @@ class Session:
             self._free_all(made.values())
             raise
         return made
+
+    @contextmanager
+    def listening(self) -> Iterator[list[tuple[Intent, ...]]]:
+        """The intents of every flush inside, in order; equal layers share theirs."""
+        before, self._listening = self._listening, []
+        try:
+            yield self._listening
+        finally:
+            self._listening = before
+
+    @contextmanager
+    def launches(self) -> Iterator[list[Bound]]:
+        """The programs launched inside, bound to their addresses, in order: to be run again as they are. `isa` only."""
+        assert self._executor is not None, "only fidelity 'isa' launches programs"
+        before, self._executor.log = self._executor.log, []
+        try:
+            yield self._executor.log
+        finally:
+            self._executor.log = before
+
+    def forecast(self) -> Forecast:
+        """What steps would take on this chip that nobody runs."""
+        return Forecast(self._price_fs, self.chip.host)
+
+    def program(self, intent: Intent) -> Program | None:
+        """The program that serves *intent*; None where the host does."""
+        return self._step(intent).choice.program
+
+    def _price_fs(self, intent: Intent) -> int:
+        step = self._step(intent)
+        return step.time.duration_fs if step.time is not None else self.ledger.fallback_fs(*_moved(intent))
 
     # parse and choose
 
@@ -240,8 +288,8 @@ class Session:
         intent, choice = step.intent, step.choice
         if intent.kind == "nothing":
             return
-        regions = (*intent.inputs, *intent.outputs)
-        places = tuple(addresses[segment.buffers[r.buffer]] + r.offset * r.dtype.itemsize for r in regions)
+        buffers = segment.buffers
+        places = tuple([addresses[buffers[number]] + offset for number, offset in step.places])
         if choice.kernel is None or choice.program is None or step.time is None:
             self._on_host(step, places)
             return
@@ -264,8 +312,7 @@ class Session:
     def _on_host(self, step: Step, places: tuple[int, ...]) -> None:
         """A fallback: the host computes the meaning; the price is two copies and the host's time."""
         intent = step.intent
-        into = sum(r.numel * r.dtype.itemsize for r in intent.inputs)
-        back = sum(r.numel * r.dtype.itemsize for r in intent.outputs)
+        into, back = _moved(intent)
         self.ledger.fallback(_called(intent), into, back, step.choice.reason, step.flops)
         if self._executor is not None:
             self._executor.compute(intent, partial(meaning, intent), places)
@@ -287,6 +334,12 @@ class Session:
         self.storage.arena = None
 
 
+def _moved(intent: Intent) -> tuple[int, int]:
+    """Bytes that go to the host and come back when it computes *intent*."""
+    into, back = (sum(r.numel * r.dtype.itemsize for r in side) for side in (intent.inputs, intent.outputs))
+    return into, back
+
+
 def _called(intent: Intent) -> str:
     """What a fallback is listed as: torch's operator where the intent is just that, else the intent's kind."""
     return str(intent.attr("target")) if intent.kind == "opaque" else intent.kind
@@ -294,7 +347,7 @@ def _called(intent: Intent) -> str:
 
 def _site(segment: Segment, step: Step) -> Site | None:
     """Who recorded *step* this time; the plan's own intents remember who did so first."""
-    return segment.tape.ops[step.intent.ops[-1]].site
+    return segment.ops[step.intent.ops[-1]].site
 
 
 def _workspaces(step: Step) -> tuple[Param, ...]:
@@ -313,8 +366,8 @@ def _lives(
     position = 0
     for segment, plan in zip(segments, plans, strict=True):
         for step in plan.steps:
-            for region in (*step.intent.inputs, *step.intent.outputs):
-                number = segment.buffers[region.buffer]
+            for own, _ in step.places:
+                number = segment.buffers[own]
                 if number not in first:
                     first[number], sites[number] = position, _site(segment, step)
                 last[number] = position

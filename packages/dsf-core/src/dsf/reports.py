@@ -11,7 +11,7 @@ from attrs import asdict, frozen
 
 from dsf import units
 
-__all__ = ["EngineRow", "FallbackRow", "Flops", "KernelRow", "MemoryRow", "Report"]
+__all__ = ["EngineRow", "FallbackRow", "Flops", "HeatSummary", "KernelRow", "MemoryRow", "Report"]
 
 
 @frozen
@@ -77,8 +77,34 @@ class Flops:
 
 
 @frozen
+class HeatSummary:
+    """How warm the chip is: the heated node's temperature, the power of the whole chip, the share of device time at
+    clocks that heat had lowered, and the lowest of these. *ambient_given*: by the user, not by the HDL."""
+
+    policy: str
+    ambient_celsius: float
+    ambient_given: bool
+    celsius: float
+    peak_celsius: float
+    mean_watts: float
+    peak_watts: float
+    joules: float
+    throttled_share: float
+    lowest_frequency_share: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.celsius:.1f} °C (peak {self.peak_celsius:.1f}) in a room of {self.ambient_celsius:g} °C, "
+            f"{self.mean_watts:.1f} W in the mean (peak {self.peak_watts:.1f}), {self.joules:.4g} J, "
+            f"{100 * self.throttled_share:.2f} % of device time throttled (clocks down to "
+            f"{100 * self.lowest_frequency_share:.4g} %), policy {self.policy}"
+        )
+
+
+@frozen
 class Report:
-    """One session so far. *origins* says, for each group of numbers, the weakest origin among its inputs."""
+    """One session so far. *origins* says, for each group of numbers, the weakest origin among its inputs; *no_heat*,
+    why there is no *heat*."""
 
     chip: str
     plugin: str
@@ -95,6 +121,8 @@ class Report:
     fallbacks: tuple[FallbackRow, ...]
     flops: Flops
     origins: dict[str, str]
+    heat: HeatSummary | None = None
+    no_heat: str = ""
 
     @property
     def host_share(self) -> float:
@@ -121,6 +149,7 @@ class Report:
         ]
         lines += [f"  on the host: {f.what}, {f.count} x, {_time(f.milliseconds)}: {f.reason}" for f in self.fallbacks]
         lines += [f"  {m.name}: {_size(m.peak_mebibytes)} of {_size(m.mebibytes)} at the peak" for m in self.memory]
+        lines.append(f"  heat ({self.origins.get('temperature', 'derived')}): {self.heat or 'none: ' + self.no_heat}")
         return "\n".join(lines)
 
     def to_json(self) -> dict[str, Any]:

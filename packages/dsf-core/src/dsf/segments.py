@@ -10,27 +10,38 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
-from attrs import evolve, frozen
+from attrs import define, evolve
 
-from dsf.intent.tape import Buffer, Op, Tape
+from dsf.intent.tape import Op, Tape
 
 __all__ = ["Segment", "cut"]
 
 
-@frozen(eq=False)
+@define(eq=False)
 class Segment:
-    """A sub-tape with its own buffer numbers, *buffers* (own number -> the whole tape's), and *key*, its structure."""
+    """A run of operations with *buffers* (own number -> the whole tape's) and *key*, its structure. *own* has each
+    operation's buffers by own number, *live* which buffers must not disappear inside a match."""
 
-    tape: Tape
+    ops: list[Op]
+    whole: Tape
     buffers: tuple[int, ...]
+    own: tuple[tuple[int, ...], ...]
+    live: tuple[bool, ...]
     key: tuple[Any, ...]
+
+    @property
+    def tape(self) -> Tape:
+        """The operations as a tape of their own. It is made only for a structure that nobody has planned yet."""
+        ops = tuple(Op(op.signature, own, op.scope, op.site) for op, own in zip(self.ops, self.own, strict=True))
+        buffers = (self.whole.buffers[n] for n in self.buffers)
+        return Tape(ops, tuple(evolve(b, live=live) for b, live in zip(buffers, self.live, strict=True)))
 
 
 def cut(tape: Tape) -> tuple[Segment, ...]:
     """The segments of *tape*, in order."""
     runs = list(_runs(tape.ops))
     last = {n: index for index, ops in enumerate(runs) for op in ops for n in op.buffers}
-    return tuple(_segment(tape, ops, index, last) for index, ops in enumerate(runs))
+    return tuple([_segment(tape, ops, index, last) for index, ops in enumerate(runs)])
 
 
 def _runs(ops: tuple[Op, ...]) -> Iterator[list[Op]]:
@@ -59,15 +70,9 @@ def unit(path: str) -> str:
 
 def _segment(tape: Tape, ops: list[Op], index: int, last: dict[int, int]) -> Segment:
     numbers: dict[int, int] = {}
-    local = []
+    number, own = numbers.setdefault, []
     for op in ops:
-        own = tuple(numbers.setdefault(n, len(numbers)) for n in op.buffers)
-        local.append(Op(op.signature, own, op.scope, op.site))
-    buffers = tuple(_seen_outside(tape.buffers[n], last[n] > index) for n in numbers)
-    key = tuple((op.signature.id, op.buffers) for op in local), tuple(b.live for b in buffers)
-    return Segment(Tape(tuple(local), buffers), tuple(numbers), key)
-
-
-def _seen_outside(buffer: Buffer, read_later: bool) -> Buffer:
-    """The buffer as its segment sees it: what a later segment reads must not disappear inside a match."""
-    return evolve(buffer, live=True) if read_later and not buffer.live else buffer
+        own.append(tuple([number(n, len(numbers)) for n in op.buffers]))
+    live = tuple([tape.buffers[n].live or last[n] > index for n in numbers])  # a later segment reads it
+    ids = tuple([op.signature.id for op in ops])
+    return Segment(ops, tape, tuple(numbers), tuple(own), live, (ids, tuple(own), live))

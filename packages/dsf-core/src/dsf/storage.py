@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
-from attrs import define, field
+from attrs import define, field, frozen
 
 from dsf import errors
 from dsf.hdl import Chip
@@ -15,6 +17,7 @@ __all__ = ["DeviceOutOfMemory", "Storage", "Workspace"]
 
 GRANULE = 512  # bytes: blocks start on whole lines, so that programs find the alignment they were cut for
 LARGE = 1 << 20
+MOST_LISTED = 5  # kinds of residents that an OutOfMemory lists
 
 
 class DeviceOutOfMemory(errors.OutOfMemory, torch.OutOfMemoryError):
@@ -35,7 +38,7 @@ class Workspace:
         """The workspace's address, after it has grown to *nbytes* where it was smaller, for who recorded *site*."""
         if nbytes > self.nbytes:
             self.give_back()
-            self.address = self.storage.allocate(nbytes, site)
+            self.address = self.storage.allocate(nbytes, site, "workspace")
             self.nbytes = nbytes
         self.in_use = True
         return self.address
@@ -45,6 +48,19 @@ class Workspace:
         if self.nbytes:
             self.storage.free(self.address)
             self.nbytes = 0
+
+
+@frozen
+class Resident:
+    """Who has a block of memory: a `tensor` or a `workspace`, and the user's line that asked for it."""
+
+    what: str
+    site: Site | None
+
+    def said(self, count: int, nbytes: int) -> str:
+        """So many of them in words."""
+        where = f"recorded at {self.site}" if self.site else "whose line was not recorded"
+        return f"{_mib(nbytes)} in {count} {self.what}{'s' if count > 1 else ''} {where}"
 
 
 @define(eq=False)
@@ -57,6 +73,7 @@ class Storage:
     arena: Arena | None = field(init=False)
     temporaries: Workspace = field(init=False)
     scratch: Workspace = field(init=False)
+    _residents: dict[int, Resident] = field(factory=dict)
 
     def __attrs_post_init__(self) -> None:
         memory = self.chip.main_memory
@@ -65,8 +82,8 @@ class Storage:
         self.arena = Arena(memory.nbytes) if self.valued else None
         self.temporaries, self.scratch = Workspace(self), Workspace(self)
 
-    def allocate(self, nbytes: int, site: Site | None) -> int:
-        """Take memory; an OutOfMemory says what was needed, what there is and what would fit."""
+    def allocate(self, nbytes: int, site: Site | None, what: str = "tensor") -> int:
+        """Take memory; an OutOfMemory says what was needed, what there is, what would fit and who has the rest."""
         address = self.pool.take(nbytes)
         for workspace in (self.temporaries, self.scratch):
             if address is None and not workspace.in_use:
@@ -74,21 +91,35 @@ class Storage:
                 address = self.pool.take(nbytes)
         if address is None:
             raise self._out_of_memory(nbytes, site)
+        self._residents[address] = Resident(what, site)
         return address
 
     def _out_of_memory(self, nbytes: int, site: Site | None) -> DeviceOutOfMemory:
         memory, free = self.chip.main_memory, self.pool.capacity - self.pool.used
         where = f", recorded at {site}" if site else ""
-        return DeviceOutOfMemory(
-            "DSF-M001",
+        kept = f"; the runtime keeps {_mib(memory.reserved)} more for itself" if memory.reserved else ""
+        sentence = (
             f"{memory.name} of {self.chip.name}: needed {_mib(nbytes)}, available {_mib(free)} of "
-            f"{_mib(self.pool.capacity)} (largest piece {_mib(self.pool.largest_hole)}){where}; "
-            "use a smaller model, batch or context, a narrower dtype, or a chip with more memory (dsf-cli chips)",
+            f"{_mib(self.pool.capacity)} (largest piece {_mib(self.pool.largest_hole)}{kept}){where}; "
+            "use a smaller model, batch or context, a narrower dtype, or a chip with more memory (dsf-cli chips)"
         )
+        return DeviceOutOfMemory("DSF-M001", "\n  ".join([sentence, *self._held()]))
+
+    def _held(self) -> Iterator[str]:
+        """Who has the memory: what one line asked for as one sum, the largest sums first, then the rest."""
+        sums: dict[Resident, tuple[int, int]] = {}
+        for address, nbytes in self.pool.blocks.items():
+            count, total = sums.get(self._residents[address], (0, 0))
+            sums[self._residents[address]] = count + 1, total + nbytes
+        ranked = sorted(sums.items(), key=lambda item: item[1][1], reverse=True)
+        yield from (resident.said(count, nbytes) for resident, (count, nbytes) in ranked[:MOST_LISTED])
+        if rest := [held for _, held in ranked[MOST_LISTED:]]:
+            yield f"{_mib(sum(nbytes for _, nbytes in rest))} in {sum(count for count, _ in rest)} others"
 
     def free(self, address: int) -> None:
         """Give memory back, and its pages to the host."""
         size = self.pool.give(address)
+        del self._residents[address]
         if self.arena is not None and size >= LARGE:
             self.arena.discard(address, size)
 

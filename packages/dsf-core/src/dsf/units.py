@@ -51,6 +51,10 @@ def _bits_per_second() -> dict[str, Fraction]:
     return {f"{p}b/s": Fraction(10**n, 8) for p, n in _DECIMAL.items()}
 
 
+def _small(unit: str) -> dict[str, Fraction]:
+    return {f"{p}{unit}": Fraction(1, 10**n) for p, n in (("p", 12), ("n", 9), ("u", 6))}
+
+
 def _one(*units: str) -> dict[str, Fraction]:
     return dict.fromkeys(units, Fraction(1))
 
@@ -71,6 +75,8 @@ DIMENSIONS: Mapping[str, Dimension] = {
         Dimension(
             "watts", "a power", "350 W", {"W": Fraction(1), "mW": Fraction(1, 1000), "kW": Fraction(1000)}, float
         ),
+        Dimension("joules_per_cycle", "an energy per cycle", "2 nJ/cycle", _small("J/cycle"), float),
+        Dimension("joules_per_byte", "an energy per byte", "30 pJ/B", _small("J/B"), float),
         Dimension("celsius", "a temperature", "65.5 °C", _one("°C"), float),
         Dimension("kelvin", "a temperature difference", "3 K", _one("K"), float),
         Dimension("kelvin_per_watt", "a thermal resistance", "0.1 K/W", _one("K/W"), float),

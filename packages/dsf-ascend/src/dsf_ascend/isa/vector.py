@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from dsf.hdl import Chip
 from dsf.isa import Isa
-from dsf.isa.families import add_pointwise, add_reductions, add_vector_moves
-from dsf.isa.program import Instruction
-from dsf.isa.rules import limit
+from dsf.isa.families import add_pointwise, add_reductions, add_scalar_forms, add_vector_moves
+from dsf.isa.program import Affine, Instruction
+from dsf.isa.rules import apart_or_the_same, limit, rows_of
+from dsf_ascend.isa import fused, shuffle
 
 __all__ = ["declare"]
 
@@ -33,22 +34,30 @@ COMPARISONS = {
     "eq": "Compare.EQ", "ne": "Compare.NE", "lt": "Compare.LT",
     "le": "Compare.LE", "gt": "Compare.GT", "ge": "Compare.GE",
 }  # fmt: skip
+SCALARS = {"add": "Adds", "mul": "Muls", "max": "Maxs", "min": "Mins"}
+SHIFTS = {"shift_left": "ShiftLeft", "shift_right": "ShiftRight"}
 REDUCTIONS = {"sum": "ReduceSum", "max": "ReduceMax", "min": "ReduceMin"}
 INDICES = {"argmax": "ReduceMax.Index", "argmin": "ReduceMin.Index"}
 
 
 def declare(isa: Isa) -> None:
     """Add the vector engine's rows."""
-    rules = [repeats_fit]
+    rules = [repeats_fit, rows_on_blocks, apart_or_the_same]
     add_pointwise(isa, "V", "UB", ARITHMETIC, NUMBERS, rules, SOURCE)
     add_pointwise(isa, "V", "UB", TRANSCENDENTAL, FLOATS, rules, SOURCE)
     add_pointwise(isa, "V", "UB", LOGIC, MASKS, rules, SOURCE)
     add_pointwise(isa, "V", "UB", COMPARISONS, NUMBERS, rules, SOURCE)
     add_pointwise(isa, "V", "UB", {"where": "Select"}, NUMBERS, rules, SOURCE)
+    add_scalar_forms(isa, "V", "UB", SCALARS, NUMBERS, rules, SOURCE)
+    add_scalar_forms(isa, "V", "UB", SHIFTS, ("int16", "int32"), [shift_fits, *rules], SOURCE)
+    compared = {key: f"CompareScalar.{key.upper()}" for key in COMPARISONS}
+    add_scalar_forms(isa, "V", "UB", compared, FLOATS, rules, SOURCE)
     add_reductions(isa, "V", "UB", REDUCTIONS, FLOATS, SOURCE, rules)
     add_reductions(isa, "V", "UB", INDICES, FLOATS, SOURCE, rules)
     add_vector_moves(isa, "V", "UB", {"cast": "Cast"}, STORED, SOURCE, rules)
     add_vector_moves(isa, "V", "UB", {"fill": "Duplicate", "iota": "CreateVecIndex"}, NUMBERS, SOURCE, rules)
+    fused.declare(isa, rules)
+    shuffle.declare(isa, rules)
 
 
 def repeats_fit(chip: Chip, ins: Instruction) -> str | None:
@@ -59,3 +68,21 @@ def repeats_fit(chip: Chip, ins: Instruction) -> str | None:
     if columns * itemsize > repeats * size:
         return f"a row of {columns} elements needs more than {repeats} repeats of {size} bytes"
     return None
+
+
+def rows_on_blocks(chip: Chip, ins: Instruction) -> str | None:
+    """Strides between repeats and blocks count 32 bytes, so rows that lie apart do so by a multiple of that."""
+    size = limit(chip, "vector_block_bytes")
+    for operand in ins.operands:
+        pitch, _ = rows_of(operand)
+        if pitch % size:
+            return f"rows {pitch} bytes from each other in {operand}; expected a multiple of {size}"
+    return None
+
+
+def shift_fits(chip: Chip, ins: Instruction) -> str | None:
+    """A number is shifted by fewer places than it has."""
+    value, bits = dict(ins.scalars).get("value", 0), 8 * ins.operands[0].itemsize
+    if isinstance(value, Affine) or (isinstance(value, int) and 0 <= value < bits):
+        return None
+    return f"value={value}; {ins.operands[0].dtype} is shifted by 0 to {bits - 1} places"

@@ -3,6 +3,7 @@
     GM -MTE2-> L1 -MTE1-> L0A, L0B -M-> L0C -FIX-> GM
 
 L1 and the two L0 inputs are halved, so that loading the next slab overlaps with computing this one; L0C holds one tile.
+In which order a tile's numbers lie on chip is an `Order`: tagged (as in main memory) or, under strict layouts, fractal.
 """
 
 from __future__ import annotations
@@ -12,15 +13,16 @@ from collections.abc import Iterator
 from attrs import frozen
 
 from dsf import errors
-from dsf.isa import Affine, Builder, Operand
+from dsf.isa import Affine, Builder, Program
 from dsf.isa.program import affine, torch_dtype
-from dsf.kernels.contraction import Product, Side, Tile, tiles
+from dsf.kernels.contraction import Product, Tile, tiles
 from dsf.kernels.target import Target
+from dsf_ascend.kernels import fractal
+from dsf_ascend.kernels.order import FRACTAL, Order, Tagged
 
 __all__ = ["Tiling", "best_tiling", "emit_product", "tilings"]
 
 FREE, READY = 0, 0  # event ids; each buffer half has its own: + 0 or + 1
-FRACTAL = 16
 
 
 @frozen
@@ -57,21 +59,22 @@ def best_tiling(target: Target, product: Product) -> Tiling:
         candidates = list(tilings(target, asked))
         if not candidates:
             raise errors.KernelError("DSF-K003", f"{target.isa.name}: no tiling of {asked} fits this chip's memories")
-        known = target.memory[asked] = min(candidates, key=lambda t: _duration(target, asked, t))
+        quickest = target.timing.quickest([_alone(target, asked, tiling) for tiling in candidates])
+        known = target.memory[asked] = candidates[quickest]
     return Tiling(
         min(known.m, product.m), min(known.n, product.n), min(known.k0, _up(product.k, FRACTAL)),
         min(known.k1, _up(product.k, known.k0)),
     )  # fmt: skip
 
 
-def _duration(target: Target, product: Product, tiling: Tiling) -> int:
-    """Predicted time of the product alone."""
+def _alone(target: Target, product: Product, tiling: Tiling) -> Program:
+    """The program of the product alone; it is only timed."""
     b = target.builder("tiling")
     extents = product.extents()
     for param in range(1 + max(extents)):
         b.param(f"p{param}", "inout", extents.get(param, 0))
     emit_tiled(b, product, tiling)
-    return target.timing(b.build()).duration_fs
+    return b.sketch()
 
 
 def _up(value: int, step: int) -> int:
@@ -79,14 +82,21 @@ def _up(value: int, step: int) -> int:
 
 
 def emit_product(b: Builder, target: Target, product: Product) -> None:
-    """Emit one phase that computes *product* in the best tiling."""
-    emit_tiled(b, product, best_tiling(target, product))
+    """Emit one phase that computes *product* in the best tiling, tiles on chip as the target wants them laid out."""
+    tiling = best_tiling(target, product)
+    if target.strict_layouts:
+        fractal.refuse_wide_rows(target.chip, product)
+    emit_tiled(b, product, tiling, fractal.Order if target.strict_layouts else Tagged)
 
 
-def emit_tiled(b: Builder, product: Product, tiling: Tiling) -> None:
+def emit_tiled(b: Builder, product: Product, tiling: Tiling, order: type[Order] = Tagged) -> None:
     """Emit one phase that computes *product*: a nest for the inner tiles and one for each ragged edge."""
     for tile in tiles(b, "AIC", product, tiling.m, tiling.n):
-        _Block(b, product, tiling, tile).emit()
+        _Block(b, product, tiling, tile, order(b, product, tile, _l1_b_start(product, tiling))).emit()
+
+
+def _l1_b_start(product: Product, tiling: Tiling) -> int:
+    return _up(tiling.m, FRACTAL) * _up(tiling.k1, FRACTAL) * torch_dtype(product.a.dtype).itemsize
 
 
 @frozen
@@ -95,6 +105,7 @@ class _Block:
     product: Product
     tiling: Tiling
     tile: Tile
+    order: Order
 
     def emit(self) -> None:
         b, p, t = self.b, self.product, self.tiling
@@ -112,19 +123,14 @@ class _Block:
             b.wait_flag(src, dst, FREE)
             b.wait_flag(src, dst, FREE + 1)
         b.order("M", "FIX")
-        b("Fixpipe", self.tile.out(), self._acc())
+        self.order.store()
         b.order("FIX", "M")
 
     def _slab(self, k: Affine, depth: int, half: Affine, first: Affine) -> None:
         """Load k..k+depth of both operands into one half of L1 and work it off in L0 slabs."""
         b, t = self.b, self.tiling
         b.wait_flag("MTE1", "MTE2", half)
-        b("DataCopy.GM2L1", self._l1_a(half, 0, depth, True), self.tile.a(k, depth))
-        b(
-            "DataCopy.GM2L1",
-            self._l1_b(half, 0, depth, True),
-            self.tile.w(k, depth),
-        )
+        self.order.load(k, depth, half)
         b.order("MTE2", "MTE1", half)
         steps = depth // t.k0
         with b.loop(steps) as step:
@@ -137,50 +143,10 @@ class _Block:
         """One slab through L0 and one Mmad. The accumulator is taken over except in the very first step."""
         b = self.b
         b.wait_flag("M", "MTE1", side)
-        a, w = (
-            self._l0("L0A", self.product.a, side, self.tile.m, width),
-            self._l0("L0B", self.product.b, side, width, self.tile.n),
-        )
-        b("LoadData.L12L0A", a, self._l1_a(half, k, depth, False, width))
-        b("LoadData.L12L0B", w, self._l1_b(half, k, depth, False, width))
+        a, w = self.order.to_l0(half, k, depth, width, side)
         b.order("MTE1", "M", side)
-        if self.product.bias is not None:
-            b("Mmad.bias", self._acc(), a, w, b.on("BT", 0, (self.tile.n,), "float32"), accumulate=slab + step)
-        else:
-            b("Mmad", self._acc(), a, w, accumulate=slab + step)
+        self.order.multiply(a, w, width, slab + step)
         b.set_flag("M", "MTE1", side)
-
-    def _l1_a(self, half: Affine, k: Affine | int, depth: int, whole: bool, width: int = 0) -> Operand:
-        """a's slab in L1, in main memory's own order; *width* columns of it from *k* on unless *whole*."""
-        return self._l1(self.product.a, half, 0, (self.tile.m, depth), 1, k, depth if whole else width)
-
-    def _l1_b(self, half: Affine, k: Affine | int, depth: int, whole: bool, width: int = 0) -> Operand:
-        return self._l1(self.product.b, half, self._l1_b_start(), (depth, self.tile.n), 0, k, depth if whole else width)
-
-    def _l1_b_start(self) -> int:
-        high = _up(self.tiling.m, FRACTAL)
-        return high * _up(self.tiling.k1, FRACTAL) * torch_dtype(self.product.a.dtype).itemsize
-
-    def _l1(
-        self, side: Side, half: Affine, start: int, shape: tuple[int, int], k_axis: int, k: Affine | int, width: int
-    ) -> Operand:
-        """A window of a slab: rows (or columns, as *side* lies in main memory) are padded to whole fractals."""
-        item = torch_dtype(side.dtype).itemsize
-        dense = 1 if side.column == 1 else 0
-        pitch = _up(shape[dense], FRACTAL)
-        stride = (pitch, 1) if dense else (1, pitch)
-        cut = (shape[0], width) if k_axis == 1 else (width, shape[1])
-        offset = half * (self.b.chip.memories["L1"].nbytes // 2) + start + affine(k) * (stride[k_axis] * item)
-        return self.b.on("L1", offset, cut, side.dtype, stride)
-
-    def _l0(self, space: str, side: Side, half: Affine, rows: int, columns: int) -> Operand:
-        """One half of L0A or L0B, in the order of the slab in L1."""
-        offset = half * (self.b.chip.memories[space].nbytes // 2)
-        stride = (columns, 1) if side.column == 1 else (1, rows)
-        return self.b.on(space, offset, (rows, columns), side.dtype, stride)
-
-    def _acc(self) -> Operand:
-        return self.b.on("L0C", 0, (self.tile.m, self.tile.n), "float32")
 
     def _load_bias(self) -> None:
         """The bias goes through L1 into the bias table, which Mmad reads when it starts an accumulator."""

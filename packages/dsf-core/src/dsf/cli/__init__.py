@@ -15,6 +15,8 @@ import click
 
 from dsf import errors
 from dsf.cli.chips import chips
+from dsf.cli.disasm import disasm
+from dsf.cli.isa import isa
 from dsf.cli.run import run
 from dsf.cli.switches import Switches, version_option
 from dsf.cli.tables import present
@@ -49,6 +51,8 @@ def _show(switches: Switches, value: object) -> int:
 
 commands.add_command(chips)
 commands.add_command(run)
+commands.add_command(isa)
+commands.add_command(disasm)
 
 
 def main() -> None:

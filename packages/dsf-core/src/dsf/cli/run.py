@@ -30,6 +30,12 @@ __all__ = ["run"]
 @click.option("--new-tokens", type=click.IntRange(min=1), default=64, show_default=True, help="Stop after N tokens.")
 @click.option("--dtype", help="The weights' number format, such as bfloat16. [default: the chip's preferred one]")
 @click.option("--strict", is_flag=True, help="Fail where work would be cast or moved to the host.")
+@click.option("--strict-layouts", is_flag=True, help="Tiles on chip in the engines' own order; slower, same numbers.")
+@click.option(
+    "--thermal",
+    help="What slows a warm chip: ladder, threshold, or none but its firmware. [default: DSF_THERMAL, else ladder]",
+)
+@click.option("--ambient", type=float, help="The room's air in °C. [default: DSF_AMBIENT, else the chip's description]")
 @common
 @click.pass_obj
 def run(
@@ -41,6 +47,9 @@ def run(
     new_tokens: int,
     dtype: str | None,
     strict: bool,
+    strict_layouts: bool,
+    thermal: str | None,
+    ambient: float | None,
 ) -> Answer:
     """Ask --model the question PROMPT on the emulated --chip, then report what that cost there.
 
@@ -52,6 +61,7 @@ def run(
       dsf-cli run --chip ascend-910b2 --model smollm2 "What is the capital of France?"
       dsf-cli run --chip acme-x1 --model smollm2 --json "Name a prime number." > report.json
       dsf-cli run --chip ascend-910b2 --model smollm2 --fidelity timing --new-tokens 16 "How long does this take?"
+      dsf-cli run --chip ascend-910b2 --model smollm2 --fidelity timing --ambient 55 "How warm does it get?"
     """
     from dsf import models
 
@@ -65,6 +75,9 @@ def run(
             new_tokens=new_tokens,
             dtype=dtype,
             strict=strict,
+            thermal=thermal,
+            ambient=ambient,
+            strict_layouts=strict_layouts,
             say=_silent if switches.json else _aloud,
             watch=watch,
         )

@@ -13,9 +13,12 @@ from attrs import define, field
 from dsf import units
 
 if TYPE_CHECKING:
+    from dsf.disassembly import Disassembly, Line
+    from dsf.isa.manual import Chapter, Entry, Manual, OperandEntry
     from dsf.models import Answer
     from dsf.reports import Report
-    from dsf.survey import Chips, Line
+    from dsf.survey import Chips
+    from dsf.survey import Line as ChipLine
 
 __all__ = ["present"]
 
@@ -34,7 +37,7 @@ def present(value: Any, as_json: bool) -> None:
     console = Console(width=None if sys.stdout.isatty() else PIPE_WIDTH, highlight=False, markup=False)
     with console.capture() as text:  # rich would end the process itself where a pipe's reader has left
         for part in _SHOWN[type(value).__name__](value):
-            console.print(part)
+            console.print(part, soft_wrap=type(part).__name__ == "Text")  # a line that is to be read again stays one
     click.echo(text.get(), nl=False)
 
 
@@ -50,15 +53,15 @@ def _chips(chips: Chips) -> Iterator[Any]:
     yield from (f"{line.name} cannot be used: {line.problem}" for line in chips.findings)
 
 
-def _status(line: Line) -> str:
+def _status(line: ChipLine) -> str:
     return "see below" if line.problem else line.status
 
 
-def _memory(line: Line) -> str:
+def _memory(line: ChipLine) -> str:
     return "" if line.nbytes is None else units.show(line.nbytes, "bytes")
 
 
-def _peak(line: Line) -> str:
+def _peak(line: ChipLine) -> str:
     if line.peak_flops is None:
         return ""
     return f"{units.show(line.peak_flops, 'flops')} {line.dtype} ({line.peak_origin})"
@@ -119,6 +122,8 @@ def _report(report: Report) -> Iterator[Any]:
         yield table
     yield ""
     yield _fallbacks(report) if report.fallbacks else "fallbacks: none"
+    yield ""
+    yield _heat(report)
 
 
 def _memories(report: Report) -> Any:
@@ -156,6 +161,114 @@ def _fallbacks(report: Report) -> Any:
             row.what, f"{row.count:,}", _milliseconds(row.milliseconds), _mebibytes(row.mebibytes), row.reason
         )
     return table
+
+
+def _heat(report: Report) -> Any:
+    heat = report.heat
+    if heat is None:
+        return f"heat: none, since {report.no_heat}"
+    temperature, power, throttling = (report.origins[name] for name in ("temperature", "power", "throttling"))
+    table = _Table("heat", ("what", "value", "kind", "origin"), right=("value",))
+    table.add_row("temperature", units.show(heat.celsius, "celsius"), "emulated", temperature)
+    table.add_row("  at its peak", units.show(heat.peak_celsius, "celsius"), "emulated", temperature)
+    room = ("asked for", "-") if heat.ambient_given else ("described", report.origins["ambient"])
+    table.add_row("  of the room", units.show(heat.ambient_celsius, "celsius"), *room)
+    table.add_row("power, in the mean", units.show(heat.mean_watts, "watts"), "emulated", power)
+    table.add_row("  at its peak", units.show(heat.peak_watts, "watts"), "emulated", power)
+    table.add_row("energy", f"{heat.joules:.4g} J", "emulated", power)
+    share = f"device time throttled, by the policy {heat.policy} or the firmware"
+    table.add_row(share, f"{heat.throttled_share:.2%}", "emulated", throttling)
+    table.add_row("  the lowest clocks", f"{heat.lowest_frequency_share:.2%}", "emulated", throttling)
+    return table
+
+
+def _manual(manual: Manual) -> Iterator[Any]:
+    yield f"{manual.isa}, the instruction set of {manual.chip}"
+    for chapter in manual.chapters:
+        yield ""
+        yield from _chapter(chapter)
+        yield from _entries(chapter.entries)
+    yield from ("", "in the queue of any engine")
+    yield from _entries(manual.anywhere)
+
+
+def _entries(entries: tuple[Entry, ...]) -> Iterator[Any]:
+    for entry in entries:
+        yield ""
+        yield from _entry(entry)
+
+
+def _chapter(chapter: Chapter) -> Iterator[Any]:
+    cores = ", ".join(f"{count} {kind}" for kind, count in chapter.cores)
+    yield (
+        f"engine {chapter.engine} ({chapter.kind}), one in each core of {cores}, at "
+        f"{units.show(chapter.hertz, 'hertz')} ({chapter.clock_origin}), start-up {chapter.startup_cycles} cycles"
+    )
+    if chapter.rates:
+        table = _Table("", ("rate of class", "a cycle, by dtype", "origin"))
+        for rate in chapter.rates:
+            each = ", ".join(f"{dtype} {number}" for dtype, number in rate.by_dtype)
+            table.add_row(rate.opclass, each, rate.origin)
+        yield table
+
+
+def _entry(entry: Entry) -> Iterator[Any]:
+    yield _whole(" ".join([entry.name, ", ".join([*(o.name for o in entry.operands), *(n for n, _ in entry.scalars)])]))
+    yield _indented(entry.meaning)
+    alike: dict[str, list[str]] = {}
+    for operand in entry.operands:
+        alike.setdefault(_operand(operand), []).append(operand.name)
+    for text, names in alike.items():
+        yield _indented(f"{', '.join(names)}: {text}")
+    for name, kind in entry.scalars:
+        yield _indented(f"{name}: scalar, {kind}")
+    yield _indented(f"cycles: {entry.cycles}" + (f" Class {entry.opclass}." if entry.opclass != "default" else ""))
+    for words in entry.constraints:
+        yield _indented(f"rule: {words}")
+    serves = f"; serves {entry.implements}" if entry.implements else ""
+    yield _indented(f"engine: {entry.engine or 'any'}{serves}; source: {entry.source}")
+
+
+def _operand(operand: OperandEntry) -> str:
+    modes = {"read": "read from", "write": "written to", "accumulate": "read and written in"}
+    return f"{modes[operand.mode]} {' or '.join(operand.spaces)}, as {' '.join(operand.dtypes) or 'any format'}"
+
+
+def _disassembly(found: Disassembly) -> Iterator[Any]:
+    """A listing, and as remarks what is no part of it: the whole can be read again."""
+    yield _whole(f"# {found.isa} of {found.chip}")
+    if found.kernel is not None:
+        yield _whole(f"# {found.kernel}")
+    width = max(len(line.text) + 2 * line.depth for line in found.lines)
+    for line in found.lines:
+        yield _whole(_listed(line, width))
+    for finding in found.findings:
+        yield _whole(f"# {finding}")
+    if found.time is not None:
+        time = found.time
+        phases = " + ".join(f"{p.core} {p.cycles:,} cycles" for p in time.phases)
+        yield _whole(f"# predicted: {units.show(time.duration_fs, 'femtoseconds')}, bound by {time.bound}; {phases}")
+        yield _whole(f"# {time.macs:,} multiply-accumulates with padding; {time.nbytes:,} bytes through main memory")
+
+
+def _listed(line: Line, width: int) -> str:
+    text = f"{'  ' * line.depth}{line.text}"
+    counted = f"{text:{width}}  # {line.cycles:,} cycles x {line.runs:,}" if line.cycles is not None else text
+    return f"{line.number:4d} {counted}"
+
+
+def _whole(line: str) -> Any:
+    """One line as it is, however long, so that it can be copied and read again."""
+    from rich.text import Text
+
+    return Text(line)
+
+
+def _indented(text: str) -> Any:
+    from rich.padding import Padding
+    from rich.text import Text
+
+    return Padding(Text(text), (0, 0, 0, 4), expand=False)
 
 
 def _title(report: Report, name: str, group: str) -> str:
@@ -219,5 +332,11 @@ class _Table:
         return table
 
 
-_SHOWN: dict[str, Callable[[Any], Iterator[Any]]] = {"Chips": _chips, "Answer": _answer}
+_SHOWN: dict[str, Callable[[Any], Iterator[Any]]] = {
+    "Chips": _chips,
+    "Answer": _answer,
+    "Manual": _manual,
+    "Entry": _entry,
+    "Disassembly": _disassembly,
+}
 """By the name of the value's class, so that nothing is imported here that a command did not need: torch above all."""

@@ -12,12 +12,11 @@ from functools import lru_cache
 from attrs import frozen
 
 from dsf import errors
-from dsf.hdl import Chip, Engine, Path
+from dsf.hdl import Chip, Engine, Path, Rule
 from dsf.isa import Isa
 from dsf.isa.families import (
     add_copies,
     add_indexed,
-    add_matrix,
     add_pointwise,
     add_reductions,
     add_scans,
@@ -25,10 +24,12 @@ from dsf.isa.families import (
 )  # fmt: skip
 from dsf.isa.laws import fixed
 from dsf.isa.primitives import ARG_REDUCTIONS, POINTWISE, REDUCTIONS
+from dsf.isa.products import INT4, Product, WholeProduct, add_matrix
+from dsf.numerics import by_name
+from dsf.numerics.quantise import in_range, quantise
 
 __all__ = ["Memories", "isa", "memories"]
 
-FLOATS = ("float16", "bfloat16", "float32")
 SOURCE = "derived from the HDL"
 
 
@@ -84,10 +85,35 @@ def isa(chip: Chip) -> Isa:
         )
         _add_engine(table, scalar.name, "s", places.scratch, _formats(chip, "native", "scalar"))
     if matrix is not None and places.acc is not None:
-        dtypes = [d for d, rule in chip.numerics.dtypes.items() if rule.matrix == "native" and d in FLOATS]
-        add_matrix(table, matrix.name, "matmul", places.acc, places.scratch, places.scratch, dtypes, source=SOURCE)
+        _add_products(table, chip, places, matrix.name)
     table.add_flags(fixed(0), SOURCE)
     return table
+
+
+def _add_products(table: Isa, chip: Chip, places: Memories, engine: str) -> None:
+    """A product for each accumulator, on all formats that torch has and that are summed there, and one for each format
+    that torch only stores."""
+    native = {d: rule for d, rule in chip.numerics.dtypes.items() if rule.matrix == "native"}
+    assert places.acc is not None
+    where = places.acc, places.scratch, places.scratch
+    own = {d: rule.accumulate for d, rule in native.items() if by_name(d).is_stored_as_itself}
+    for acc in dict.fromkeys(own.values()):
+        name = "matmul" if acc == "float32" else f"matmul.{acc}"
+        add_matrix(table, engine, name, *where, [d for d, a in own.items() if a == acc], acc, source=SOURCE)
+    for d, rule in native.items():
+        if d not in own:
+            stored = str(by_name(d).dtype).removeprefix("torch.")
+            add_matrix(
+                table, engine, f"matmul.{d}", *where, [stored], rule.accumulate, product=_product(d, rule), form=d,
+                implements=f"matmul.{d}", source=SOURCE,
+            )  # fmt: skip
+
+
+def _product(form: str, rule: Rule) -> Product:
+    """The product of numbers that torch stores in a wider format: int4 is checked, a shorter float32 is rounded."""
+    if by_name(form).kind == "int":
+        return WholeProduct(lambda x: in_range(x, form), longest=INT4)
+    return Product(lambda x: quantise(x, form, rule.rounding, rule.overflow == "saturate", rule.subnormals))
 
 
 def _role(path: Path, places: Memories) -> str:

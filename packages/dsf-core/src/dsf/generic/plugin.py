@@ -6,11 +6,13 @@ from collections.abc import Iterable
 
 from dsf.generic.isa import isa
 from dsf.generic.kernels import kernels
+from dsf.generic.thermal import policy
 from dsf.hdl import Chip
 from dsf.kernels.kernel import Kernel
+from dsf.machine.heat import Policy
 from dsf.plugins.spec import API, Vendor, hookimpl
 
-__all__ = ["NAME", "VENDOR", "dsf_kernels"]
+__all__ = ["NAME", "VENDOR", "dsf_kernels", "dsf_thermal_policy"]
 
 NAME = "generic"
 VENDOR = Vendor(API, "acme-x1", isa)
@@ -19,3 +21,8 @@ VENDOR = Vendor(API, "acme-x1", isa)
 @hookimpl(trylast=True)
 def dsf_kernels(chip: Chip) -> Iterable[Kernel]:
     return kernels(chip)
+
+
+@hookimpl(trylast=True)
+def dsf_thermal_policy(chip: Chip, name: str) -> Policy | None:
+    return policy(chip, name)

@@ -6,6 +6,7 @@ from dsf.hdl.catalogue import Entry, catalogue, load, names
 from dsf.hdl.frozen import FrozenDict
 from dsf.hdl.model import (
     Chip,
+    Control,
     Core,
     Engine,
     Host,
@@ -30,7 +31,7 @@ from dsf.hdl.model import (
 from dsf.units import weakest
 
 __all__ = [
-    "Chip", "Core", "Engine", "Entry", "FrozenDict", "Host", "Interconnect", "Kubernetes", "Link", "Measurement",
-    "Memory", "Metrics", "Node", "Numerics", "Origin", "Path", "Power", "Rule", "Sync", "Template", "Thermal",
-    "ThrottleStep", "Variant", "catalogue", "load", "names", "weakest",
+    "Chip", "Control", "Core", "Engine", "Entry", "FrozenDict", "Host", "Interconnect", "Kubernetes", "Link",
+    "Measurement", "Memory", "Metrics", "Node", "Numerics", "Origin", "Path", "Power", "Rule", "Sync", "Template",
+    "Thermal", "ThrottleStep", "Variant", "catalogue", "load", "names", "weakest",
 ]  # fmt: skip

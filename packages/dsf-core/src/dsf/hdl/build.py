@@ -95,6 +95,7 @@ def _memory(name: str, node: Json) -> model.Memory:
         burst=_get(node, "burst", "bytes", 1),
         banks=_get(node, "banks", "count"),
         reserved=_get(node, "reserved", "bytes", 0),
+        core_bytes_per_cycle=_get(node, "core_width", "bytes_per_cycle"),
     )
 
 
@@ -134,6 +135,7 @@ def _rule(dtype: str, node: Json) -> model.Rule:
         accumulate=node.get("accumulate", dtype),
         rounding=node.get("rounding", "nearest-even"),
         subnormals=node.get("subnormals", "keep"),
+        overflow=node.get("overflow", "saturate" if dtype == "float8_e4m3fn" else "infinity"),
     )
 
 
@@ -187,7 +189,10 @@ def _power(node: Json) -> model.Power:
     return model.Power(
         limit=_quantity(node["limit"], "watts"),
         states=_each(node["states"], lambda _, state: _quantity(state, "watts")),
-        frequencies=_list(node.get("frequencies"), "share") or (Fraction(1),),
+        frequencies=tuple(sorted(_list(node.get("frequencies"), "share"), reverse=True)) or (Fraction(1),),
+        engines=_each(node.get("engines", {}), lambda _, energy: _quantity(energy, "joules_per_cycle")),
+        memory=_get(node, "memory", "joules_per_byte", 0.0),
+        voltage_floor=_get(node, "voltage_floor", "share", Fraction(1)),
     )
 
 
@@ -198,13 +203,19 @@ def _thermal(node: Json) -> model.Thermal:
         heated=node["heated"],
         nodes=_each(node["nodes"], lambda _, capacity: _quantity(capacity, "joules_per_kelvin")),
         edges=FrozenDict(dict(map(_edge, node["edges"], node["edges"].values()))),
-        ladder=tuple(
-            model.ThrottleStep(_quantity(step["above"], "celsius"), _quantity(step["frequency"], "share"))
-            for step in throttle["ladder"]
-        ),
+        ladder=tuple(sorted(map(_rung, throttle["ladder"]), key=lambda rung: rung.celsius)),
         hysteresis=_quantity(throttle["hysteresis"], "kelvin"),
         shutdown=_quantity(throttle["shutdown"], "celsius"),
+        control=_optional(node, "control", _control),
     )
+
+
+def _rung(node: Json) -> model.ThrottleStep:
+    return model.ThrottleStep(_quantity(node["above"], "celsius"), _quantity(node["frequency"], "share"))
+
+
+def _control(node: Json) -> model.Control:
+    return model.Control(_quantity(node["cap"], "celsius"), _quantity(node["period"], "femtoseconds"))
 
 
 def _edge(key: str, node: Json) -> tuple[tuple[str, str], float]:

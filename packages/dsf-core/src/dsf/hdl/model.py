@@ -16,8 +16,9 @@ from dsf.hdl.frozen import FrozenDict
 from dsf.units import weakest
 
 __all__ = [
-    "Chip", "Core", "Engine", "Host", "Interconnect", "Kubernetes", "Link", "Measurement", "Memory", "Metrics", "Node",
-    "Numerics", "Origin", "Path", "Power", "Rule", "Sync", "Template", "Thermal", "ThrottleStep", "Variant",
+    "Chip", "Control", "Core", "Engine", "Host", "Interconnect", "Kubernetes", "Link", "Measurement", "Memory",
+    "Metrics", "Node", "Numerics", "Origin", "Path", "Power", "Rule", "Sync", "Template", "Thermal", "ThrottleStep",
+    "Variant",
 ]  # fmt: skip
 
 
@@ -43,7 +44,8 @@ class Core:
 
 @frozen
 class Memory:
-    """One memory: of each core of kind *core*, or of the whole chip. *burst* is the least that one transfer moves."""
+    """One memory: of each core of kind *core*, or of the whole chip. *burst* is the least that one transfer moves,
+    *core_bytes_per_cycle* the most that one core gets of it in a cycle of its own clock."""
 
     name: str
     nbytes: int
@@ -57,6 +59,7 @@ class Memory:
     burst: int = 1
     banks: int | None = None
     reserved: int = 0
+    core_bytes_per_cycle: int | None = None
 
     @property
     def usable(self) -> int:
@@ -95,13 +98,18 @@ class Path:
 
 @frozen
 class Rule:
-    """What becomes of work in one dtype: `native`, `cast:<dtype>`, `scalar` (on the scalar engine), `host`, `error`."""
+    """What becomes of work in one dtype: `native`, `cast:<dtype>`, `scalar` (on the scalar engine), `host`, `error`.
+
+    *rounding* (words of `numerics.ROUNDINGS`), *subnormals* (`keep`, `flush`) and *overflow* (`infinity`, `saturate`;
+    the latter is all that a format without infinities can) say how the machine makes a number of what it computed.
+    """
 
     matrix: str
     vector: str
     accumulate: str
     rounding: str = "nearest-even"
     subnormals: str = "keep"
+    overflow: str = "infinity"
 
 
 _UNSTATED = Rule(matrix="host", vector="host", accumulate="float32")
@@ -173,11 +181,22 @@ class Interconnect:
 
 @frozen
 class Power:
-    """Watts: the board's limit, what it draws in named states; clock steps as shares of the nominal frequency."""
+    """Watts: the board's limit, what it draws in named states; clock steps as shares of the nominal frequency, the
+    fastest first. What work costs beyond `idle`, in joules: a busy cycle of one core's engine, a byte of main memory.
+
+    The voltage falls with the clock, in a straight line to *voltage_floor* of its nominal value at standstill.
+    """
 
     limit: float
     states: FrozenDict[str, float]
     frequencies: tuple[Fraction, ...] = (Fraction(1),)
+    engines: FrozenDict[str, float] = _EMPTY
+    memory: float = 0.0
+    voltage_floor: Fraction = Fraction(1)
+
+    def voltage(self, frequency: Fraction) -> float:
+        """The voltage, as a share of the nominal one, at this share of the nominal frequency."""
+        return float(self.voltage_floor + (1 - self.voltage_floor) * frequency)
 
 
 @frozen
@@ -186,6 +205,14 @@ class ThrottleStep:
 
     celsius: float
     frequency: Fraction
+
+
+@frozen
+class Control:
+    """Above *cap* °C a thermal policy slows the chip down; it is asked once every *period_fs*."""
+
+    cap: float
+    period_fs: int
 
 
 @frozen
@@ -199,6 +226,7 @@ class Thermal:
     ladder: tuple[ThrottleStep, ...]
     hysteresis: float
     shutdown: float
+    control: Control | None = None
 
 
 @frozen

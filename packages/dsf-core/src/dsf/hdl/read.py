@@ -61,10 +61,13 @@ def read(path: Path) -> Document:
 
 
 def vary(document: Document, name: str) -> Document:
-    """The document of variant *name* of a file that has no findings: the file's own, with the variant's values set."""
-    variant = document.json["variants"][name]
+    """The document of variant *name* of a file that has no findings: the file's own, with the values set of the variant
+    that it is like, and then with its own."""
+    variants = document.json["variants"]
+    variant = variants[name]
     varied = copy.deepcopy(document.json)
-    for pointer, value in variant["set"].items():
+    base = variants[variant["like"]]["set"] if "like" in variant else {}
+    for pointer, value in (*copy.deepcopy(base).items(), *variant["set"].items()):
         *parents, last = pointer.split("/")[1:]
         node = varied
         for key in parents:

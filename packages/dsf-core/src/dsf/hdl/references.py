@@ -1,4 +1,5 @@
-"""Does a hardware description hang together? An engine's core exists, a path's ends are memories, one memory is main.
+"""Does a hardware description hang together? An engine's core exists, a path's ends are memories, one memory is main,
+and its numbers go together: heat can leave, a chip at rest is not throttled, it draws less idle than at full load.
 
 It is asked of files that the schema may have refused, so whatever has a wrong form is passed over: the form is reported
 already.
@@ -7,6 +8,7 @@ already.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from itertools import pairwise
 from typing import Any
 
 from dsf import units
@@ -14,6 +16,10 @@ from dsf.hdl.form import written
 from dsf.hdl.problems import Json, Problem, close, pointer_of, show
 
 __all__ = ["of_references"]
+
+ABSOLUTE_ZERO = -273.15  # °C
+
+_SHORTEST_PERIOD = 10**12  # fs: each control period is an event of the timeline
 
 
 def of_references(document: Json) -> Iterator[Problem]:
@@ -81,6 +87,11 @@ def _memory(where: str, node: Json) -> Iterator[Problem]:
     size, reserved = _value(node, "size", "bytes"), _value(node, "reserved", "bytes")
     if size is not None and reserved is not None and reserved >= size:
         yield Problem(f"{where}/reserved", f"reserves {units.show(reserved, 'bytes')} of {units.show(size, 'bytes')}")
+    for key in ("alignment", "burst"):
+        piece = _value(node, key, "bytes")
+        if size and piece is not None and piece > size:
+            found = f"found {units.show(piece, 'bytes')}; the whole memory has {units.show(size, 'bytes')}"
+            yield Problem(f"{where}/{key}", found)
 
 
 def _value(node: Json, key: str, dimension: str) -> Any:
@@ -178,6 +189,35 @@ def _cited(pointer: str, node: Any, known: Json) -> Iterator[Problem]:
 def _interconnect(document: Json) -> Iterator[Problem]:
     links, node = _named(document, "interconnect", "links"), _named(document, "interconnect").get("node", {})
     yield from _unknown("/interconnect/node/link", "link", _names(node, "link"), links)
+    for name, link in links.items():
+        yield from _part_of_the_whole(pointer_of("/interconnect/links", name), link, "efficiency")
+
+
+def _part_of_the_whole(where: str, node: Json, key: str) -> Iterator[Problem]:
+    share = _value(node, key, "share")
+    if share is not None and share > 1:
+        yield Problem(f"{where}/{key}", f"found {share}; a share of the whole is 1 at most")
+
+
+def _sync(document: Json) -> Iterator[Problem]:
+    sync = _named(document).get("sync", {})
+    usable, ids = _value(sync, "event_ids", "count"), _named(sync).get("reserved_event_ids", {}).get("value")
+    for place, reserved in enumerate(ids if isinstance(ids, list) else ()):
+        number = _value({"id": {"value": reserved}}, "id", "count")
+        if usable is not None and number is not None and number < usable:
+            found = f"found {number}, but /sync/event_ids says that 0 to {usable - 1} are usable"
+            yield Problem(f"/sync/reserved_event_ids/value/{place}", found)
+
+
+def _watts(document: Json) -> Iterator[Problem]:
+    power = _named(document).get("power", {})
+    yield from _part_of_the_whole("/power", power, "voltage_floor")
+    states = _named(power, "states")
+    idle = _value(states, "idle", "watts")
+    drawn = [(pointer_of("/power/states", name), _value(states, name, "watts")) for name in states]
+    for where, watts in [("/power/limit", _value(power, "limit", "watts")), *drawn]:
+        if idle and watts and watts < idle:
+            yield Problem(where, f"found {units.show(watts, 'watts')}; idle alone draws {units.show(idle, 'watts')}")
 
 
 def _thermal(document: Json) -> Iterator[Problem]:
@@ -186,10 +226,84 @@ def _thermal(document: Json) -> Iterator[Problem]:
     yield from _unknown("/thermal/heated", "thermal node", heated, nodes)
     for key in _named(document, "thermal", "edges"):
         yield from _unknown(pointer_of("/thermal/edges", key), "thermal node", key.split("->"), [*nodes, "ambient"])
+    yield from _ways_out(nodes, [key for key in _named(document, "thermal", "edges") if key.count("->") == 1])
+    yield from _temperatures(_named(document).get("thermal", {}))
+
+
+def _ways_out(nodes: list[str], edges: list[str]) -> Iterator[Problem]:
+    """Heat that enters a node must be able to leave: along the edges, in either direction, to ambient."""
+    joined: dict[frozenset[str], str] = {}
+    for edge in edges:
+        ends = frozenset(edge.split("->"))
+        if len(ends) == 1:
+            yield Problem(pointer_of("/thermal/edges", edge), "joins a node with itself; drop it")
+        if ends in joined:
+            yield Problem(pointer_of("/thermal/edges", edge), f"joins what {joined[ends]} joins already; keep one")
+        joined.setdefault(ends, edge)
+    cooled = {"ambient"}
+    while reached := set[str]().union(*(ends for ends in joined if ends & cooled)) - cooled:
+        cooled |= reached
+    for node in nodes:
+        if edges and node not in cooled:
+            yield Problem(
+                pointer_of("/thermal/nodes", node), "has no way to ambient along the edges; it would only heat up"
+            )
+
+
+def _temperatures(thermal: Json) -> Iterator[Problem]:
+    """At rest the chip is not throttled; the hotter a step of the ladder, the slower, and even the first is slower than
+    the nominal clock; shutdown is hotter than them all."""
+    throttle = _named(thermal).get("throttle", {})
+    ladder, where = throttle.get("ladder"), "/thermal/throttle"
+    steps = [(f"{where}/ladder/{n}", step) for n, step in enumerate(ladder if isinstance(ladder, list) else ())]
+    rungs = [(at, step, _value(step, "above", "celsius")) for at, step in steps if isinstance(step, dict)]
+    rungs = sorted((rung for rung in rungs if rung[2] is not None), key=lambda rung: rung[2])
+    limits = [(f"{at}/above", celsius) for at, _, celsius in rungs]
+    if (shutdown := _value(throttle, "shutdown", "celsius")) is not None:
+        limits.append((f"{where}/shutdown", shutdown))
+    slow = [(f"{at}/frequency", _value(step, "frequency", "share")) for at, step, _ in rungs]
+    yield from _room(_value(thermal, "ambient", "celsius"), limits)
+    for (before, low), (at, high) in pairwise(limits):
+        if high <= low:
+            found, least = units.show(high, "celsius"), units.show(low, "celsius")
+            yield Problem(at, f"found {found}; expected more than the {least} of {before}")
+    for (_, fast), (at, share) in pairwise([("", 1), *(step for step in slow if step[1] is not None)]):
+        if share >= fast:
+            yield Problem(at, f"found {share}; expected less than {fast}: a hotter step slows the chip down further")
+
+
+def _room(ambient: float | None, limits: list[tuple[str, float]]) -> Iterator[Problem]:
+    if ambient is None:
+        return
+    found = f"found {units.show(ambient, 'celsius')}"
+    where, lowest = min(limits, key=lambda limit: limit[1], default=("", float("inf")))
+    if ambient >= lowest:
+        rest = f"too hot for the chip at rest, since {where} is {units.show(lowest, 'celsius')}"
+        yield Problem("/thermal/ambient", f"{found}, {rest}")
+    if ambient <= ABSOLUTE_ZERO:
+        yield Problem("/thermal/ambient", f"{found}, which no room has")
+
+
+def _power(document: Json) -> Iterator[Problem]:
+    engines = _named(document, "engines")
+    for name in _named(document, "power", "engines"):
+        yield from _unknown(pointer_of("/power/engines", name), "engine", [name], engines)
+
+
+def _control(document: Json) -> Iterator[Problem]:
+    period = _value(_named(document, "thermal").get("control", {}), "period", "femtoseconds")
+    if period is not None and 0 < period < _SHORTEST_PERIOD:
+        found, least = units.show(period, "femtoseconds"), units.show(_SHORTEST_PERIOD, "femtoseconds")
+        yield Problem("/thermal/control/period", f"found {found}; expected at least {least}, faster than any sensor")
 
 
 def _variants(document: Json) -> Iterator[Problem]:
-    for name, node in _named(document, "variants").items():
+    variants = _named(document, "variants")
+    own = [name for name, node in variants.items() if "like" not in node]
+    for name, node in variants.items():
+        yield from _unknown(
+            pointer_of("/variants", name, "like"), "variant that is like no other", _names(node, "like"), own
+        )
         for pointer in node.get("set", {}) if isinstance(node.get("set"), dict) else ():
             if not exists(document, pointer):
                 yield Problem(
@@ -209,5 +323,6 @@ def exists(document: Json, pointer: str) -> bool:
 
 
 _CHECKS: tuple[Callable[[Json], Iterator[Problem]], ...] = (
-    _clocks, _cores, _memories, _engines, _paths, _numerics, _sources, _interconnect, _thermal, _variants,
+    _clocks, _cores, _memories, _engines, _paths, _numerics, _sources, _interconnect, _sync, _power, _watts,
+    _thermal, _control, _variants,
 )  # fmt: skip

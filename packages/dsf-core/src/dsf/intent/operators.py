@@ -426,7 +426,7 @@ OPERATORS: dict[str, Row] = {
     "scalar_tensor.default": _fill(0),
     **_rows("zeros.default zeros_like.default new_zeros.default zero.default", _fill(None, 0)),
     **_rows("ones.default ones_like.default new_ones.default", _fill(None, 1)),
-    **_rows("empty.memory_format empty_like.default empty_strided.default", _empty),
+    **_rows("empty.memory_format empty_like.default empty_strided.default empty_permuted.default", _empty),
     **_rows("new_empty.default new_empty_strided.default", _empty),
     **_rows("arange.default arange.start arange.start_step", _arange),
 }  # fmt: skip

@@ -10,6 +10,7 @@ program = b.build()
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -34,6 +35,7 @@ from dsf.isa.verify import verify
 
 __all__ = ["Builder", "Scratch"]
 
+MOST_LISTED = 5  # kinds of tiles that a full memory lists
 Body = list[Instruction | Loop]
 
 
@@ -43,19 +45,32 @@ class Scratch:
     def __init__(self, chip: Chip, space: str) -> None:
         self.memory = chip.memories[space]
         self.used = 0
+        self._taken: list[tuple[str, int]] = []
 
-    def take(self, nbytes: int) -> int:
-        """The address of *nbytes* that nobody else has; a KernelError when the memory is full."""
+    def take(self, nbytes: int, what: str = "unnamed") -> int:
+        """The address of *nbytes* that nobody else has, for *what*; a KernelError that says who has the memory when it
+        is full."""
         align = self.memory.alignment
         address = -(-self.used // align) * align
         if address + nbytes > self.memory.nbytes:
             raise errors.KernelError(
                 "DSF-K002",
                 f"{self.memory.name}: a tile of {nbytes} bytes does not fit after "
-                f"{address} of {self.memory.nbytes} bytes",
+                f"{address} of {self.memory.nbytes} bytes{self._holds()}",
             )
         self.used = address + nbytes
+        self._taken.append((what, nbytes))
         return address
+
+    def _holds(self) -> str:
+        """What is in the memory, in words: alike tiles as one sum, the largest first."""
+        sums = Counter[str]()
+        for what, nbytes in self._taken:
+            sums[what] += nbytes
+        counts = Counter(what for what, _ in self._taken)
+        listed = [f"{counts[what]} x {what} ({nbytes} bytes)" for what, nbytes in sums.most_common(MOST_LISTED)]
+        more = len(sums) - len(listed)
+        return f", which hold {', '.join(listed)}{f' and {more} more kinds' if more else ''}" if listed else ""
 
 
 class Builder:
@@ -161,8 +176,12 @@ class Builder:
         self.set_flag(src, dst, event)
         self.wait_flag(src, dst, event)
 
+    def sketch(self) -> Program:
+        """What has been emitted so far, not verified: to be timed, never to be run."""
+        return Program(self.name, tuple(self._params), tuple(self._phases))
+
     def build(self) -> Program:
         """The finished program, verified."""
-        program = Program(self.name, tuple(self._params), tuple(self._phases))
+        program = self.sketch()
         verify(program, self.isa, self.chip)
         return program

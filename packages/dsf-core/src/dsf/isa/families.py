@@ -7,7 +7,7 @@ and the in-place form come from the primitive, the cycles from the laws.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from functools import lru_cache, partial
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -15,13 +15,15 @@ import torch
 
 from dsf import errors
 from dsf.isa import laws
-from dsf.isa.primitives import ARG_REDUCTIONS, POINTWISE, REDUCTIONS, Primitive
-from dsf.isa.rules import one_dtype, one_shape, product_shapes, reduced_shape, whole_steps
-from dsf.isa.table import Cycles, Isa, Row, Rule, accumulate, read, write
+from dsf.isa.primitives import ARG_REDUCTIONS, POINTWISE, REDUCTIONS, WITH_SCALAR, Primitive
+from dsf.isa.rules import one_dtype, one_shape, reduced_shape, scalars_fit, whole_steps
+from dsf.isa.table import Isa, Row, Rule, accumulate, read, write
+from dsf.numerics.formats import by_dtype
+from dsf.numerics.rounding import Rounding
 
 __all__ = [
-    "add_copies", "add_indexed", "add_matrix", "add_pointwise", "add_reductions", "add_scans",
-    "add_vector_moves", "in_range", "summed_otherwise",
+    "add_copies", "add_indexed", "add_pointwise", "add_reductions", "add_scalar_forms", "add_scans",
+    "add_vector_moves", "in_place", "in_range", "one_by_one",
 ]  # fmt: skip
 
 OPERANDS = ("a", "b", "c")
@@ -48,6 +50,46 @@ def add_pointwise(
                 f"dst = {key}({', '.join(sources)})", _out_form(primitive), (one_shape, alike, *rules), key, None, None,
                 source, primitive.opclass, _out_form(primitive))
         )  # fmt: skip
+
+
+def add_scalar_forms(
+    isa: Isa, engine: str, space: str, names: Mapping[str, str], dtypes: Iterable[str],
+    rules: Iterable[Rule] = (), source: str = "",
+) -> None:  # fmt: skip
+    """One row `names[primitive]` per primitive of two operands: dst = primitive(a, value), *value* being one number of
+    the operands' format, which the instruction itself holds."""
+    formats = tuple(dtypes)
+    for key, name in names.items():
+        primitive = WITH_SCALAR[key]
+        taken = tuple(d for d in formats if primitive.accepts(d))
+        roles = (
+            ("dst", write(space, dtypes=("bool",) if primitive.predicate else taken)), ("a", read(space, dtypes=taken))
+        )  # fmt: skip
+        alike = () if primitive.predicate else (one_dtype(0, 1),)
+        fast = _scalar_fast(primitive)
+        isa.add(
+            Row(name, engine, laws.elementwise, roles, _scalar_semantics(primitive), f"dst = {key}(a, value)", fast,
+                (one_shape, *alike, scalars_fit, *rules), f"{key}.scalar", None, None, source, primitive.opclass, fast)
+        )  # fmt: skip
+
+
+def _scalar_semantics(primitive: Primitive) -> Callable[..., torch.Tensor]:
+    meaning = primitive.meaning
+
+    def semantics(dst: torch.Tensor, a: torch.Tensor, value: float) -> torch.Tensor:
+        return meaning(a, value)
+
+    return semantics
+
+
+def _scalar_fast(primitive: Primitive) -> Callable[..., Any]:
+    function = primitive.out
+    assert function is not None, "every primitive with a scalar has a form in place"
+
+    def fast(dst: torch.Tensor, a: torch.Tensor, value: float) -> None:
+        function(a, value, out=dst)
+
+    return fast
 
 
 def add_reductions(
@@ -80,7 +122,7 @@ def add_scans(
         isa.add(
             Row(name, engine, laws.elementwise, roles, _SCANS[key], f"dst = {key} along each row of a", None,
                 (one_shape, one_dtype(0, 1)), f"scan.{key}", None, None, source, "reduce",
-                _in_place(_SCANS[key]))
+                in_place(_SCANS[key]))
         )  # fmt: skip
 
 
@@ -143,28 +185,6 @@ def add_indexed(isa: Isa, engine: str, main: str, space: str, gather: str, scatt
         )  # fmt: skip
 
 
-def add_matrix(
-    isa: Isa, engine: str, name: str, acc: str, a: str, b: str, dtypes: Iterable[str], accumulator: str = "float32",
-    rules: Iterable[Rule] = (), source: str = "", cycles: Cycles = laws.fractals,
-) -> None:  # fmt: skip
-    """c (m, n) = a (m, k) @ b (k, n), added to c where scalar *accumulate* is not 0."""
-    taken = tuple(dtypes)
-    roles = (
-        ("c", accumulate(acc, dtypes=(accumulator,))),
-        ("a", read(a, dtypes=taken)),
-        ("b", read(b, dtypes=taken)),
-    )
-    isa.add(
-        Row(name, engine, cycles, roles, _mac, "c = a @ b (+ c where accumulate)", _mac_fast,
-            (product_shapes, one_dtype(1, 2), *rules), "matmul", None, partial(_count, isa, name), source,
-            lanes=_mac_lanes)
-    )  # fmt: skip
-
-
-def _count(isa: Isa, name: str, chip: Any, ins: Any) -> int:
-    return laws.padded_macs(chip, isa.rows[name], ins)
-
-
 def _drop_first(meaning: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     def semantics(dst: torch.Tensor, *sources: torch.Tensor) -> torch.Tensor:
         return meaning(*sources)
@@ -183,9 +203,22 @@ def _out_form(primitive: Primitive) -> Callable[..., Any] | None:
     return fast
 
 
-def _in_place(semantics: Callable[..., torch.Tensor]) -> Callable[..., Any]:
-    def lanes(dst: torch.Tensor, *sources: torch.Tensor) -> None:
-        dst.copy_(semantics(dst, *sources))
+def in_place(semantics: Callable[..., torch.Tensor], rounding: Rounding | None = None) -> Callable[..., Any]:
+    """The form in place of semantics that count dimensions from the last: for one core, and for several in lockstep."""
+
+    def fast(dst: torch.Tensor, *sources: torch.Tensor, **scalars: Any) -> None:
+        value = semantics(dst, *sources, **scalars)
+        dst.copy_(rounding(value, by_dtype(dst.dtype).name) if rounding is not None else value)
+
+    return fast
+
+
+def one_by_one(fast: Callable[..., Any]) -> Callable[..., Any]:
+    """The form for lanes of an instruction that only works on one core at a time."""
+
+    def lanes(*operands: torch.Tensor, **scalars: Any) -> None:
+        for lane in zip(*operands, strict=True):
+            fast(*lane, **scalars)
 
     return lanes
 
@@ -254,36 +287,3 @@ def _scatter(table: torch.Tensor, src: torch.Tensor, index: torch.Tensor) -> tor
 
 def _scatter_fast(table: torch.Tensor, src: torch.Tensor, index: torch.Tensor) -> None:
     table[in_range(index, table.shape[0])] = src.view(-1, *table.shape[1:])
-
-
-def _mac(c: torch.Tensor, a: torch.Tensor, b: torch.Tensor, accumulate: int) -> torch.Tensor:
-    a, b = a.to(c.dtype), b.to(c.dtype)
-    return torch.addmm(c, a, b) if accumulate else torch.mm(a, b)
-
-
-def _mac_fast(c: torch.Tensor, a: torch.Tensor, b: torch.Tensor, accumulate: int) -> None:
-    if a.dtype != c.dtype:  # operands enter the accumulator's precision losslessly
-        a, b = a.to(c.dtype), b.to(c.dtype)
-    if accumulate:
-        c.addmm_(a, b)
-    else:
-        torch.mm(a, b, out=c)
-
-
-def _mac_lanes(c: torch.Tensor, a: torch.Tensor, b: torch.Tensor, accumulate: int) -> None:
-    if summed_otherwise(a, b):
-        for lane in zip(c, a, b, strict=True):
-            _mac_fast(*lane, accumulate)
-        return
-    if a.dtype != c.dtype:
-        a, b = a.to(c.dtype), b.to(c.dtype)
-    if accumulate:
-        c.baddbmm_(a, b)
-    else:
-        torch.bmm(a, b, out=c)
-
-
-def summed_otherwise(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether torch's batched product of these matrices adds in another order than one product after the other: below
-    400 multiply-adds it has a loop of its own. [ATen LinearAlgebra.cpp, bmm_out_or_baddbmm_]"""
-    return a.shape[-2] * b.shape[-2] * b.shape[-1] < 400

@@ -10,7 +10,10 @@ from dsf.hdl import Chip, Engine
 from dsf.isa.program import Instruction, Operand
 from dsf.isa.table import Cycles, Row
 
-__all__ = ["elementwise", "fixed", "fractals", "indexed", "padded_macs", "rate", "reduction", "stream"]
+__all__ = [
+    "elementwise", "filling", "fixed", "fractals", "fractals_of", "indexed", "over", "padded_macs", "pieces", "rate",
+    "reduction", "stream",
+]  # fmt: skip
 
 
 def rate(engine: Engine, opclass: str, dtype: str) -> Fraction:
@@ -46,6 +49,21 @@ def reduction(chip: Chip, row: Row, ins: Instruction) -> int:
     return _vector(chip, row, pieces(ins.operands[-1]), ins.operands[-1].dtype)
 
 
+def over(place: int) -> Cycles:
+    """As elementwise, over the operand at *place* alone."""
+    return lambda chip, row, ins: _vector(chip, row, pieces(ins.operands[place]), ins.operands[place].dtype)
+
+
+def filling(source: str) -> Cycles:
+    """As a copy from *source*: start-up plus the filled bytes over the width of the path that ends there."""
+
+    def cycles(chip: Chip, row: Row, ins: Instruction) -> int:
+        path = chip.paths[source, ins.operands[0].space]
+        return path.startup_cycles + ceil(ins.operands[0].nbytes / path.bytes_per_cycle)
+
+    return cycles
+
+
 def indexed(chip: Chip, row: Row, ins: Instruction) -> int:
     """One start-up per gathered row, since each has an address of its own, plus the bytes over the path."""
     dst, src = ins.operands[0], ins.operands[1]
@@ -56,16 +74,24 @@ def indexed(chip: Chip, row: Row, ins: Instruction) -> int:
 
 def fractals(chip: Chip, row: Row, ins: Instruction) -> int:
     """Start-up plus one matrix tile per cycle: padded MACs over the engine's MAC rate."""
+    return _fractals(chip, row, ins, ins.operands[1].dtype)
+
+
+def fractals_of(form: str) -> Cycles:
+    """As fractals, at the rate of number format *form*, which torch stores in a wider one; none: the operands' own."""
+    return (lambda chip, row, ins: _fractals(chip, row, ins, form)) if form else fractals
+
+
+def _fractals(chip: Chip, row: Row, ins: Instruction, form: str) -> int:
     engine = chip.engines[row.engine]
-    macs = padded_macs(chip, row, ins)
-    return engine.startup_cycles + ceil(macs / rate(engine, "mac", ins.operands[1].dtype))
+    return engine.startup_cycles + ceil(padded_macs(chip, row, ins, form) / rate(engine, "mac", form))
 
 
-def padded_macs(chip: Chip, row: Row, ins: Instruction) -> int:
+def padded_macs(chip: Chip, row: Row, ins: Instruction, form: str = "") -> int:
     """Multiply-accumulates of c (m, n) += a (m, k) @ b (k, n) with every dimension padded to the engine's tile."""
     c, a = ins.operands[0], ins.operands[1]
-    tiles = chip.engines[row.engine].tiles
-    tm, tk, tn = tiles[a.dtype] if a.dtype in tiles else tiles["default"]
+    tiles, name = chip.engines[row.engine].tiles, form or a.dtype
+    tm, tk, tn = tiles[name] if name in tiles else tiles["default"]
     (m, n), k = c.shape, a.shape[1]
     return ceil(m / tm) * tm * ceil(k / tk) * tk * ceil(n / tn) * tn
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from attrs import frozen
 
-__all__ = ["ARG_REDUCTIONS", "POINTWISE", "REDUCTIONS", "Primitive"]
+__all__ = ["ARG_REDUCTIONS", "POINTWISE", "REDUCTIONS", "WITH_SCALAR", "Primitive"]
 
 ANY, NUMBERS, FLOATS, BITS, TRUTH = "any", "numbers", "floats", "bits", "truth"
 
@@ -65,14 +65,14 @@ def _rounded(mode: str) -> Callable[..., torch.Tensor]:
 POINTWISE: dict[str, Primitive] = _table(
     _binary("add"),
     _binary("sub", takes=NUMBERS),
-    _binary("mul"),
+    _binary("mul", "mul"),
     _binary("div", "div", takes=FLOATS),
     Primitive("floor_div", 2, _rounded("floor"), _rounded("floor"), "div", takes=NUMBERS),
     Primitive("trunc_div", 2, _rounded("trunc"), _rounded("trunc"), "div", takes=NUMBERS),
     _binary("mod", "div", torch_name="remainder", takes=NUMBERS),
     _binary("fmod", "div", takes=NUMBERS),
-    _binary("max", torch_name="maximum"),
-    _binary("min", torch_name="minimum"),
+    _binary("max", "max", torch_name="maximum"),
+    _binary("min", "max", torch_name="minimum"),
     _binary("pow", "exp", takes=NUMBERS),
     _binary("eq", "select", predicate=True),
     _binary("ne", "select", predicate=True),
@@ -94,10 +94,6 @@ POINTWISE: dict[str, Primitive] = _table(
             "exp",
             "exp2",
             "expm1",
-            "log",
-            "log2",
-            "log1p",
-            "sqrt",
             "sin",
             "cos",
             "tan",
@@ -106,10 +102,24 @@ POINTWISE: dict[str, Primitive] = _table(
             "sigmoid",
         )
     ),
-    _unary("rsqrt", "rec", FLOATS),
+    *(_unary(name, "log", FLOATS) for name in ("log", "log2", "log1p")),
+    _unary("sqrt", "sqrt", FLOATS),
+    _unary("rsqrt", "rsqrt", FLOATS),
     _unary("reciprocal", "rec", FLOATS),
     *(_unary(name, "cast", NUMBERS) for name in ("floor", "ceil", "round", "trunc")),
 )
+
+
+WITH_SCALAR: dict[str, Primitive] = _table(
+    _binary("add"),
+    _binary("mul", "mul"),
+    _binary("max", "max", torch_name="clamp_min", takes=NUMBERS),
+    _binary("min", "max", torch_name="clamp_max", takes=NUMBERS),
+    *(_binary(name, "select", predicate=True) for name in ("eq", "ne", "lt", "le", "gt", "ge")),
+    _binary("shift_left", torch_name="bitwise_left_shift", takes=BITS),
+    _binary("shift_right", torch_name="bitwise_right_shift", takes=BITS),
+)
+"""Of two operands, the second one a number that the instruction itself holds."""
 
 
 def _reduction(name: str, function: Callable[..., torch.Tensor], takes: str = ANY) -> Primitive:

@@ -8,17 +8,33 @@ instructions and loops, never unrolled. Every operand, on chip or in main memory
 
 (modulus 0 means no modulus; it is how a ping-pong buffer or an event id alternates). Operands in main memory are
 relative to one of the program's *parameters*, which receive their addresses when the program is bound.
+
+A program's listing says all that the program holds: `assembly.parse` makes the same value of it. Names that are no
+plain words are quoted as in JSON. Of scalars, `16` is a whole number, `0x10` an affine constant, `[r0+r1]` what depends
+on loop variables, `0.5` a float, `True` a truth value, and a word is text.
 """
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator, Mapping
 from math import prod
 
 import torch
 from attrs import field, frozen
 
-__all__ = ["Affine", "Instruction", "Loop", "Nest", "Operand", "Param", "Phase", "Program", "Term", "torch_dtype"]
+from dsf import errors
+
+__all__ = [
+    "KEYWORDS", "MOST_LOOPS", "Affine", "Instruction", "Loop", "Nest", "Operand", "Param", "Phase", "Program", "Scalar",
+    "Term", "dtype_name", "known_dtype", "torch_dtype", "unwritable", "whole",
+]  # fmt: skip
+
+MOST_LOOPS = 64  # loops inside each other that a listing or a file may have; kernels have five
+KEYWORDS = ("program", "phase", "blocks", "loop")
+_CONSTANTS = ("True", "False", "nan", "inf")
+_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
 
 _DTYPES: dict[str, torch.dtype] = {
     name: getattr(torch, name)
@@ -35,9 +51,39 @@ def torch_dtype(name: str) -> torch.dtype:
     return _DTYPES[name]
 
 
+def known_dtype(name: str) -> bool:
+    """Whether operands may have the number format *name*."""
+    return name in _DTYPES
+
+
 def dtype_name(dtype: torch.dtype) -> str:
     """The name of a torch dtype, without `torch.`."""
     return _NAMES.get(dtype) or str(dtype).removeprefix("torch.")
+
+
+def unwritable(what: str) -> errors.IsaError:
+    """The refusal to write a program with *what*, which no listing and no file can hold."""
+    return errors.IsaError("DSF-I020", f"{what}; a listing cannot say that")
+
+
+def whole(number: object) -> int:
+    """*number*, if it is a whole one of 64 bits, as all in a program are."""
+    if not isinstance(number, int) or not -(1 << 63) <= number < 1 << 63:
+        shown = hex(number) if isinstance(number, int) else repr(number)
+        raise unwritable(f"{shown[:40]} is no whole number of 64 bits")
+    return int(number)
+
+
+def word(name: str, reserved: tuple[str, ...] = ()) -> str:
+    """*name* as a listing writes it: as it is where it is a plain word and not *reserved*, else as a JSON string."""
+    plain = isinstance(name, str) and _WORD.fullmatch(name)
+    if plain and name not in reserved:
+        return name
+    try:
+        name.encode()
+    except (AttributeError, UnicodeEncodeError):
+        raise unwritable(f"the name {name!r} is no text") from None
+    return json.dumps(name)
 
 
 @frozen(cache_hash=True)
@@ -92,10 +138,10 @@ class Affine:
         return Affine(0, (Term(term.variable, 1, modulus),))
 
     def __str__(self) -> str:
-        parts = [hex(self.const)] if self.const or not self.terms else []
+        parts = [hex(whole(self.const))] if self.const or not self.terms else []
         for t in self.terms:
-            name = f"({t.variable}%{t.modulus})" if t.modulus else t.variable
-            parts.append(f"{hex(t.step)}*{name}" if t.step != 1 else name)
+            name = f"({word(t.variable)}%{whole(t.modulus)})" if t.modulus else word(t.variable)
+            parts.append(f"{hex(whole(t.step))}*{name}" if t.step != 1 else name)
         return "+".join(parts)
 
 
@@ -136,11 +182,19 @@ class Operand:
         return (sum((n - 1) * s for n, s in zip(self.shape, self.stride, strict=True)) + 1) * self.itemsize
 
     def __str__(self) -> str:
-        base = f"{self.space}" if self.param is None else f"{self.space}.p{self.param}"
-        dims = ",".join(map(str, self.shape))
-        dense = self.stride == contiguous(self.shape)
-        strides = "" if dense else ":" + ",".join(map(str, self.stride))
-        return f"{base}[{self.offset}]({dims}{strides}){self.dtype}"
+        space = word(self.space)
+        if "." in space and space[0] != '"':  # `GM.p0` is parameter 0 in GM
+            space = json.dumps(space)
+        base = space if self.param is None else f"{space}.p{whole(self.param)}"
+        return f"{base}[{self.offset}]({_sizes(self.shape)}{self._strides}){word(self.dtype)}"
+
+    @property
+    def _strides(self) -> str:
+        return "" if self.stride == contiguous(self.shape) else f":{_sizes(self.stride)}"
+
+
+def _sizes(numbers: tuple[int, ...]) -> str:
+    return ",".join(str(whole(n)) for n in numbers)
 
 
 def contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -155,6 +209,18 @@ def contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
 Scalar = int | float | str | bool | Affine
 
 
+def _scalar_text(value: Scalar) -> str:
+    if isinstance(value, Affine):
+        return f"[{value}]" if value.terms else str(value)
+    if isinstance(value, str):
+        return word(value, _CONSTANTS)
+    if isinstance(value, float):
+        return float.__repr__(value)
+    if isinstance(value, bool):
+        return str(value)
+    return str(whole(value))
+
+
 @frozen(cache_hash=True)
 class Instruction:
     """One instruction: the name of its row, its operands in the row's order, its scalars by name."""
@@ -165,8 +231,8 @@ class Instruction:
 
     def __str__(self) -> str:
         parts = [str(o) for o in self.operands]
-        parts += [f"{k}={v}" for k, v in self.scalars]
-        return f"{self.name} {', '.join(parts)}".rstrip()
+        parts += [f"{word(k)}={_scalar_text(v)}" for k, v in self.scalars]
+        return f"{word(self.name, KEYWORDS)} {', '.join(parts)}".rstrip()
 
 
 @frozen(cache_hash=True)
@@ -176,6 +242,14 @@ class Loop:
     variable: str
     count: int
     body: tuple[Instruction | Loop, ...]
+
+    def __str__(self) -> str:
+        """Its own line of the listing, without the body."""
+        return f"loop {_counter(self.variable, self.count)}"
+
+
+def _counter(variable: str, count: int) -> str:
+    return f"{word(variable)}<{whole(count)}"
 
 
 @frozen(cache_hash=True)
@@ -197,6 +271,10 @@ class Nest:
                 index, env[name] = divmod(index, count)
             yield dict(env)
 
+    def __str__(self) -> str:
+        """Its own line of the listing, without the body."""
+        return " ".join(["blocks", *(_counter(name, count) for name, count in self.variables)])
+
 
 @frozen(cache_hash=True)
 class Phase:
@@ -204,6 +282,10 @@ class Phase:
 
     core: str
     nests: tuple[Nest, ...]
+
+    def __str__(self) -> str:
+        """Its own line of the listing, without the nests."""
+        return f"phase {word(self.core)}"
 
 
 @frozen(cache_hash=True)
@@ -213,6 +295,9 @@ class Param:
     name: str
     role: str
     nbytes: int
+
+    def __str__(self) -> str:
+        return f"{word(self.role)} {word(self.name)}:{whole(self.nbytes)}"
 
 
 @frozen(cache_hash=True)
@@ -225,12 +310,16 @@ class Program:
 
     def lines(self) -> Iterator[tuple[int, str]]:
         """The listing: (depth, text) per line, in the order in which `locate` counts them."""
-        yield 0, f"program {self.name}(" + ", ".join(f"{p.role} {p.name}:{p.nbytes}" for p in self.params) + ")"
+        yield 0, str(self)
         for phase in self.phases:
-            yield 1, f"phase {phase.core}"
+            yield 1, str(phase)
             for nest in phase.nests:
-                yield 2, "blocks " + " ".join(f"{name}<{count}" for name, count in nest.variables)
+                yield 2, str(nest)
                 yield from _body_lines(nest.body, 3)
+
+    def __str__(self) -> str:
+        """The first line of the listing."""
+        return f"program {word(self.name)}({', '.join(map(str, self.params))})"
 
     def listing(self) -> str:
         """The program as text, with line numbers."""
@@ -245,11 +334,11 @@ class Program:
 
 def _body_lines(body: tuple[Instruction | Loop, ...], depth: int) -> Iterator[tuple[int, str]]:
     for item in body:
+        yield depth, str(item)
         if isinstance(item, Loop):
-            yield depth, f"loop {item.variable}<{item.count}"
+            if depth - 3 == MOST_LOOPS:
+                raise unwritable(f"more than {MOST_LOOPS} loops inside each other")
             yield from _body_lines(item.body, depth + 1)
-        else:
-            yield depth, str(item)
 
 
 def _counted(body: tuple[Instruction | Loop, ...], times: int) -> Iterator[tuple[Instruction, int]]:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
+import torch
+
 from dsf.hdl import Chip
-from dsf.isa.program import Instruction
+from dsf.isa.program import Affine, Instruction, Operand, torch_dtype
 from dsf.isa.table import Rule
 
-__all__ = ["limit", "one_dtype", "one_shape", "product_shapes", "reduced_shape", "whole_steps"]
+__all__ = [
+    "apart_or_the_same", "limit", "one_dtype", "one_shape", "product_shapes", "reduced_shape", "rows_of",
+    "scalars_fit", "whole_steps",
+]  # fmt: skip
 
 
 def limit(chip: Chip, name: str) -> int:
@@ -56,3 +63,65 @@ def one_dtype(*places: int) -> Rule:
         return f"one dtype for all, not {' and '.join(dtypes)}; cast first" if len(dtypes) > 1 else None
 
     return rule
+
+
+def scalars_fit(chip: Chip, ins: Instruction) -> str | None:
+    """Numbers that the instruction holds are numbers of its (last) source's format."""
+    dtype = torch_dtype(ins.operands[-1].dtype)
+    for name, value in ins.scalars:
+        if isinstance(value, Affine | str):
+            continue
+        if problem := _unfit(value, dtype):
+            return f"{name}={value} is no {ins.operands[-1].dtype}; {problem}"
+    return None
+
+
+def _unfit(value: float, dtype: torch.dtype) -> str | None:
+    if dtype.is_floating_point:
+        near = float(torch.tensor(value, dtype=torch.float64).to(dtype))
+        return None if near == value or value != value else f"the nearest is {near}"
+    if Fraction(value).denominator != 1:
+        return "expected a whole number"
+    low, high = (0, 1) if dtype == torch.bool else (torch.iinfo(dtype).min, torch.iinfo(dtype).max)
+    return None if low <= value <= high else f"expected {low} to {high}"
+
+
+def apart_or_the_same(chip: Chip, ins: Instruction) -> str | None:
+    """What is written lies on a source wholly or not at all. Only windows whose distance is the same in every round are
+    compared."""
+    written, *sources = ins.operands
+    for source in sources:
+        if written.space == source.space and _meet_in_part(written, source):
+            return f"{written} overlaps {source} in part; expected all of it or nothing"
+    return None
+
+
+def _meet_in_part(a: Operand, b: Operand) -> bool:
+    if a.offset.terms != b.offset.terms or not a.numel or not b.numel:
+        return False
+    if (a.offset, a.itemsize) == (b.offset, b.itemsize) and (a.stride == b.stride or 1 in (a.numel, b.numel)):
+        return False
+    start, other = a.offset.const, b.offset.const
+    if other >= start + a.reach or start >= other + b.reach:
+        return False
+    return not _columns_apart(a, b, other - start)
+
+
+def _columns_apart(a: Operand, b: Operand, distance: int) -> bool:
+    """Whether rows of the same pitch, *distance* bytes from each other, lie beside each other."""
+    pitch, width = rows_of(a)
+    pitch_b, width_b = rows_of(b)
+    if not pitch or pitch != pitch_b:
+        return False
+    shift = distance % pitch
+    return shift >= width and shift + width_b <= pitch
+
+
+def rows_of(operand: Operand) -> tuple[int, int]:
+    """(bytes from row to row, bytes of a row); a pitch of 0 where the window is in one piece or has many pitches."""
+    width = operand.itemsize
+    dims = sorted((s, n) for n, s in zip(operand.shape, operand.stride, strict=True) if n > 1 and s)
+    while dims and dims[0][0] * operand.itemsize <= width:
+        stride, n = dims.pop(0)
+        width += (n - 1) * stride * operand.itemsize
+    return (dims[0][0] * operand.itemsize if len(dims) == 1 else 0), width

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from difflib import get_close_matches
+from functools import lru_cache
+from inspect import signature
 from typing import Any
 
 import torch
@@ -17,6 +19,7 @@ from attrs import field, frozen
 from dsf import errors
 from dsf.hdl import Chip
 from dsf.isa.program import Instruction, Scalar
+from dsf.numerics.rounding import Rounding
 
 __all__ = ["SET_FLAG", "WAIT_FLAG", "Isa", "Role", "Row", "accumulate", "read", "write"]
 
@@ -59,8 +62,9 @@ class Row:
     *semantics(\\*operands, \\*\\*scalars)* returns the new value of the first operand, which is the written one.
     *fast(dst, \\*sources, \\*\\*scalars)* does the same in place, bit for bit as the semantics at the operands' own
     precision; *lanes* is the in-place form for several cores in lockstep, every operand with a leading dimension more,
-    bit for bit as one core after the other. *flag* marks the two synchronising instructions. *implements* is the
-    neutral primitive it serves.
+    bit for bit as one core after the other. *flag* marks the two synchronising instructions, *barrier* the one that
+    joins all engines of a core. *implements* is the neutral primitive it serves. *rounding* is how the machine makes
+    the written operand's numbers of what the semantics return, where the instruction says so and not the HDL.
     *macs(instruction)* counts multiply-accumulates including padding, None for what is not a matrix instruction.
     """
 
@@ -78,6 +82,28 @@ class Row:
     source: str = ""
     opclass: str = "default"
     lanes: Callable[..., Any] | None = None
+    rounding: Rounding | None = None
+    barrier: bool = False
+
+    @property
+    def synchronises(self) -> bool:
+        """Whether the instruction orders engines and has no value."""
+        return self.flag is not None or self.barrier
+
+    @property
+    def scalars(self) -> tuple[tuple[str, str], ...]:
+        """(name, type) of its scalars: what the semantics take beside the operands; src, dst and event of a flag."""
+        return _scalars(self)
+
+
+@lru_cache(maxsize=4096)
+def _scalars(row: Row) -> tuple[tuple[str, str], ...]:
+    if row.flag is not None:
+        return ("src", "str"), ("dst", "str"), ("event", "int")
+    takes = [p for p in signature(row.semantics).parameters.values() if p.kind is not p.VAR_KEYWORD]
+    rest = [p for p in takes if p.kind is p.VAR_POSITIONAL]  # one that stands for all the operands that are left
+    scalars = takes[takes.index(rest[0]) + 1 :] if rest else takes[len(row.operands) :]
+    return tuple((p.name, getattr(p.annotation, "__name__", str(p.annotation))) for p in scalars)
 
 
 @frozen(eq=False)
@@ -145,6 +171,11 @@ class Isa:
         near = get_close_matches(name, self.rows, n=3, cutoff=0.75)
         hint = f"did you mean {' or '.join(near)}?" if near else f"print(isa) lists all {len(self.rows)}"
         return f"{self.name}: no instruction named '{name}'; {hint}"
+
+    @property
+    def engines(self) -> frozenset[str]:
+        """The engines that have a row."""
+        return frozenset(row.engine for row in self.rows.values() if row.engine)
 
     def serving(self, primitive: str) -> Iterator[Row]:
         """The rows that implement a neutral primitive, in the order of declaration."""

@@ -1,19 +1,22 @@
 """Rules that hold for every program of a chip, checked once when it is built: nothing here runs it.
 
 Each operand stands in a memory that its instruction may name and that its core has, in a dtype that the instruction
-takes, aligned, inside the memory (or inside its parameter), over the whole extent of the loops around it.
+takes, aligned, inside the memory (or inside its parameter), over the whole extent of the loops around it. Each
+instruction has the scalars that its row asks for, and no other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
+from inspect import Signature, signature
 from itertools import count
 
 from attrs import frozen
 
 from dsf import errors
 from dsf.hdl import Chip
-from dsf.isa.program import Affine, Instruction, Loop, Operand, Program
+from dsf.isa.program import Affine, Instruction, Loop, Nest, Operand, Phase, Program, known_dtype
 from dsf.isa.table import Isa, Role, Row
 
 __all__ = ["verify"]
@@ -24,11 +27,14 @@ Counts = dict[str, int]
 def verify(program: Program, isa: Isa, chip: Chip) -> None:
     """Raise a MachineError or IsaError with the listing's line for the first rule that *program* breaks."""
     for line, core, scope, item in _walk(program):
-        problem = _count_problem(item) if isinstance(item, Loop) else _problem(program, isa, chip, core, scope, item)
+        if isinstance(item, Instruction):
+            problem = _problem(program, isa, chip, core, scope, item)
+        else:
+            problem = _count_problem(chip, core, scope, item)
         if problem:
             code, text = problem
             kind = errors.IsaError if code.startswith("DSF-I") else errors.MachineError
-            raise kind(code, f"{program.name}, line {line}: {_title(item)}: {text}")
+            raise kind(code, f"{program.name}, line {line}: {item}: {text}")
 
 
 @frozen
@@ -39,15 +45,15 @@ class Scope:
     all: Counts
 
 
-def _walk(program: Program) -> Iterator[tuple[int, str, Scope, Instruction | Loop]]:
-    """Every instruction and loop with its line in the listing, its core and the loops around it."""
+def _walk(program: Program) -> Iterator[tuple[int, str, Scope, Instruction | Loop | Nest | Phase]]:
+    """Every instruction, loop, nest and phase with its line in the listing, its core and the loops around it."""
     lines = count(1)
     next(lines)
     for phase in program.phases:
-        next(lines)
+        yield next(lines), phase.core, Scope({}, {}), phase
         for nest in phase.nests:
-            next(lines)
             block = dict(nest.variables)
+            yield next(lines), phase.core, Scope(block, block), nest
             for line, scope, item in _walk_body(nest.body, Scope(block, block), lines):
                 yield line, phase.core, scope, item
 
@@ -61,12 +67,22 @@ def _walk_body(
             yield from _walk_body(item.body, Scope(scope.block, {**scope.all, item.variable: item.count}), lines)
 
 
-def _title(item: Instruction | Loop) -> str:
-    return f"loop {item.variable}<{item.count}" if isinstance(item, Loop) else str(item)
+def _count_problem(chip: Chip, core: str, scope: Scope, item: Loop | Nest | Phase) -> tuple[str, str] | None:
+    if isinstance(item, Phase):
+        known = ", ".join(chip.cores)
+        return None if core in chip.cores else ("DSF-X001", f"{chip.name} has no core {core}; its cores are {known}")
+    if isinstance(item, Nest):
+        if any(n < 1 for _, n in item.variables):
+            return "DSF-I009", "a nest has at least one block; leave it out instead"
+        return _twice([name for name, _ in item.variables])
+    if item.count < 1:
+        return "DSF-I009", "a loop runs at least once; leave it out instead"
+    return _twice([*scope.all, item.variable])
 
 
-def _count_problem(loop: Loop) -> tuple[str, str] | None:
-    return ("DSF-I009", "a loop runs at least once; leave it out instead") if loop.count < 1 else None
+def _twice(variables: list[str]) -> tuple[str, str] | None:
+    again = next((name for n, name in enumerate(variables) if name in variables[:n]), None)
+    return ("DSF-I010", f"'{again}' counts already; take another name") if again is not None else None
 
 
 def _problem(
@@ -77,6 +93,8 @@ def _problem(
         return "DSF-I002", isa.unknown(ins.name)
     if stray := _stray_variable(scope.all, ins):
         return "DSF-I010", f"'{stray}' is counted by no loop around it"
+    if any(t.modulus < 0 for value in _affines(ins) for t in value.terms):
+        return "DSF-I010", "a modulus is above zero"
     if row.flag is not None:
         return _flag_problem(chip, core, scope, ins)
     if core not in chip.engines[row.engine].core:
@@ -91,13 +109,17 @@ def _problem(
         )
         if problem:
             return problem
-    return _rule_problem(chip, row, ins)
+    return _scalar_problem(row, ins) or _rule_problem(chip, row, ins)
 
 
 def _stray_variable(counts: Counts, ins: Instruction) -> str | None:
     """A loop variable that is used outside its loop."""
-    values = [o.offset for o in ins.operands] + [v for _, v in ins.scalars if isinstance(v, Affine)]
-    return next((t.variable for value in values for t in value.terms if t.variable not in counts), None)
+    return next((t.variable for value in _affines(ins) for t in value.terms if t.variable not in counts), None)
+
+
+def _affines(ins: Instruction) -> list[Affine]:
+    """All of an instruction that may depend on loop variables."""
+    return [o.offset for o in ins.operands] + [v for _, v in ins.scalars if isinstance(v, Affine)]
 
 
 def _flag_problem(chip: Chip, core: str, scope: Scope, ins: Instruction) -> tuple[str, str] | None:
@@ -108,7 +130,10 @@ def _flag_problem(chip: Chip, core: str, scope: Scope, ins: Instruction) -> tupl
         engine = chip.engines.get(str(scalars[side]))
         if engine is None or core not in engine.core:
             return "DSF-X001", f"{side}={scalars[side]} is no engine of core {core}"
-    event = scalars["event"] if isinstance(scalars["event"], Affine) else Affine(int(scalars["event"]))
+    number = scalars["event"]
+    if not isinstance(number, int | Affine):
+        return "DSF-I011", f"event={number} is no event id; expected a whole number"
+    event = number if isinstance(number, Affine) else Affine(number)
     if shared := [t.variable for t in event.terms if t.variable in scope.block]:
         return "DSF-X007", f"the event id depends on {shared[0]}, which counts blocks; blocks are independent"
     low, high = event.extremes(scope.all)
@@ -117,6 +142,8 @@ def _flag_problem(chip: Chip, core: str, scope: Scope, ins: Instruction) -> tupl
             "DSF-X002",
             f"event ids {low}..{high}; this chip has 0..{chip.sync.event_ids - 1} for each pair of engines",
         )
+    if kept := [number for number in chip.sync.reserved_event_ids if low <= number <= high]:
+        return "DSF-X002", f"event ids {low}..{high}; this chip's firmware keeps {kept[0]} for itself"
     return None
 
 
@@ -125,6 +152,8 @@ def _role_problem(name: str, role: Role, operand: Operand) -> tuple[str, str] | 
         return "DSF-I005", f"operand '{name}' must be in {' or '.join(role.spaces)}, got {operand}"
     if role.dtypes and operand.dtype not in role.dtypes:
         return "DSF-I006", f"operand '{name}' must be {' or '.join(role.dtypes)}, got {operand}"
+    if not known_dtype(operand.dtype):
+        return "DSF-I006", f"operand '{name}' is of no number format that DSF knows, got {operand}"
     return None
 
 
@@ -157,6 +186,30 @@ def _extent_problem(
     align = operand.itemsize if param is not None else memory.alignment
     if any(step % align for step in (operand.offset.const, *(t.step for t in operand.offset.terms))):
         return "DSF-X005", f"operand '{name}' starts off a multiple of {align} bytes in {memory.name}"
+    return None
+
+
+_FITS: dict[str, tuple[type, ...]] = {"int": (int, Affine), "float": (int, float, Affine), "str": (str,)}
+"""The values that a scalar may have, by the type that the row's semantics state."""
+
+
+@lru_cache(maxsize=4096)
+def _signature(row: Row) -> Signature:
+    return signature(row.semantics)
+
+
+def _scalar_problem(row: Row, ins: Instruction) -> tuple[str, str] | None:
+    scalars = dict(ins.scalars)
+    if len(scalars) != len(ins.scalars):
+        return "DSF-I011", "a scalar is given twice"
+    try:
+        _signature(row).bind(*ins.operands, **scalars)
+    except TypeError as mismatch:
+        wanted = ", ".join(f"{name} ({kind})" for name, kind in row.scalars) or "none"
+        return "DSF-I011", f"{mismatch}; its scalars are: {wanted}"
+    for name, kind in row.scalars if scalars else ():
+        if name in scalars and not isinstance(scalars[name], _FITS.get(kind, object)):
+            return "DSF-I011", f"{name}={scalars[name]} is no {kind}"
     return None
 
 

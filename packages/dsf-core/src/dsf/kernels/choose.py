@@ -80,7 +80,7 @@ class Chooser:
             except errors.KernelError as error:
                 refused.append((kernel.name, error.sentence))
                 continue
-            check(program, self.target.isa)
+            check(program, self.target.isa, self.target.chip)
             return Choice(kernel, program, tuple(refused))
         return Choice(None, None, tuple(refused))
 
@@ -92,7 +92,8 @@ class Chooser:
         for region in (*intent.inputs, *intent.outputs):
             name = dtype_name(region.dtype)
             rule = self.target.chip.numerics.rule(name)
-            how = rule.matrix if matrix and region.dtype.is_floating_point else rule.vector
+            is_mask = intent.kind == "attention" and not region.dtype.is_floating_point
+            how = rule.matrix if matrix and not is_mask else rule.vector
             if how == "error" or (self.strict and how not in ("native", "scalar")):
                 raise errors.DtypeError("DSF-N010", _refusal(self.target.chip.name, intent, name, how, self.strict))
             if how == "host":

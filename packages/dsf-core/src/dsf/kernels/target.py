@@ -17,11 +17,13 @@ __all__ = ["Target"]
 @define(eq=False)
 class Target:
     """What kernels are written against. *timing* is the judge between candidate programs; *memory* keeps what a
-    generator has found out (the best tiling of a shape)."""
+    generator has found out (the best tiling of a shape). Under *strict_layouts* a tile on chip lies in the very order
+    that the chip's engines want; else it is tagged with its shape and lies as in main memory."""
 
     chip: Chip
     isa: Isa
     timing: Timing
+    strict_layouts: bool = False
     memory: dict[Any, Any] = field(factory=dict)
     _serving: dict[tuple[str, str | None], Row] = field(factory=dict)
 

@@ -100,7 +100,7 @@ class Lane:
             pitch = 1
         align = self.scratch.memory.alignment
         nbytes = -(-rows * pitch * torch_dtype(dtype).itemsize // align) * align
-        base = self.scratch.take(nbytes * self.slots)
+        base = self.scratch.take(nbytes * self.slots, f"({rows}, {columns}) {dtype}")
         offset = affine(base) + self.slot * nbytes if self.slot is not None else affine(base)
         return Tile(offset, rows, columns, pitch, dtype)
 

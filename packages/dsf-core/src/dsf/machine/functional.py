@@ -10,7 +10,7 @@ instruction in float64 and rounds once to the written operand's dtype, which is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -21,7 +21,9 @@ from dsf.hdl import Chip
 from dsf.isa.program import Affine, Instruction, Loop, Nest, Operand, Program, torch_dtype
 from dsf.isa.table import Isa, Row
 from dsf.machine.arena import Arena
-from dsf.numerics.rounding import rounded
+from dsf.machine.lanes import MOST_LANES, Lanes, lanes_of, step_of
+from dsf.machine.settle import computes_as_the_host, rounding_of
+from dsf.numerics.rounding import Rounding, rounded
 
 __all__ = ["Bound", "Functional", "OnChip", "Unrolled"]
 
@@ -71,19 +73,19 @@ class OnChip:
     isa: Isa
     _bases: dict[tuple[str, torch.dtype], torch.Tensor] = field(factory=dict)
     _bytes: dict[str, torch.Tensor] = field(factory=dict)
-    _windows: dict[tuple[Operand, int, int], torch.Tensor] = field(factory=dict)
+    _windows: dict[tuple[Operand, int, int, bool], torch.Tensor] = field(factory=dict)
 
-    def window(self, operand: Operand, offset: int, lanes: int = 1) -> torch.Tensor:
+    def window(self, operand: Operand, offset: int, lanes: int = 1, uniform: bool = False) -> torch.Tensor:
         """The operand's elements at byte *offset* in the first core; with more *lanes*, those of as many cores, along
-        a leading dimension."""
-        key = operand, offset, lanes
+        a leading dimension: all of them the first core's where they are *uniform*."""
+        key = operand, offset, lanes, uniform
         found = self._windows.get(key)
         if found is None:
             dtype = torch_dtype(operand.dtype)
             base = self._base(operand.space, dtype)
             shape, stride = operand.shape, operand.stride
             if lanes > 1:
-                shape, stride = (lanes, *shape), (base.stride(0), *stride)
+                shape, stride = (lanes, *shape), (0 if uniform else base.stride(0), *stride)
             found = torch.as_strided(base, shape, stride, offset // dtype.itemsize)
             if len(self._windows) > MOST_WINDOWS:
                 self._windows.clear()
@@ -105,8 +107,6 @@ class OnChip:
         return base
 
 
-MOST_LANES = 32
-LANE_BYTES = 1 << 19  # what all lanes move in one step: half the second-level cache of a common processor
 MOST_WINDOWS = 100_000  # windows are small, but those of shapes never seen again should not pile up
 
 
@@ -114,7 +114,8 @@ class Functional:
     """Unrolls, binds and runs programs of one chip over one arena."""
 
     def __init__(self, chip: Chip, isa: Isa, arena: Arena, exact: bool = False) -> None:
-        self.chip, self.isa, self.arena, self.exact = chip, isa, arena, exact
+        self.chip, self.isa, self.arena = chip, isa, arena
+        self.exact = exact or not computes_as_the_host(chip)
         self._cores: dict[str, OnChip] = {}
 
     def unroll(self, program: Program) -> Unrolled:
@@ -151,20 +152,21 @@ class _Unroller:
     core: OnChip
     steps: list[Step]
     touching: list[int]
-    lane: str = ""
+    side: Lanes = field(factory=Lanes)
     lanes: int = 1
     _functions: dict[tuple[Any, ...], Function] = field(factory=dict)
     _fixed: dict[tuple[int, int], Step] = field(factory=dict)
 
     def nest(self, nest: Nest) -> None:
         """Every block of *nest*, as many side by side as its lane variable allows."""
-        self.lane, most = ("", 1) if self.machine.exact else lanes_of(nest, self.machine.isa)
-        rest = Nest(tuple((v, 1 if v == self.lane else n) for v, n in nest.variables), nest.body)
-        count = dict(nest.variables).get(self.lane, 1)
+        self.side = Lanes() if self.machine.exact else lanes_of(nest, self.machine.isa)
+        lane, most = self.side.variable, self.side.most
+        rest = Nest(tuple((v, 1 if v == lane else n) for v, n in nest.variables), nest.body)
+        count = dict(nest.variables).get(lane, 1)
         for env in rest.coordinates():
             for start in range(0, count, most):
                 self.lanes = min(most, count - start)
-                self.body(nest.body, {**env, self.lane: start})
+                self.body(nest.body, {**env, lane: start})
 
     def body(self, body: Body, env: dict[str, int]) -> None:
         for item in body:
@@ -180,102 +182,68 @@ class _Unroller:
         step = self._fixed.get((id(ins), self.lanes))
         if step is None:
             row = self.machine.isa.rows[ins.name]
-            if row.flag is not None:
+            if row.synchronises:
                 return  # order is the oracle's and the timing plane's business: this plane runs in program order
-            step = self._function(row, ins, env), tuple([self._operand(o, env) for o in ins.operands])
+            lanes = 1 if ins.operands and ins.operands[0] in self.side.uniform else self.lanes
+            operands = [self._operand(o, env, lanes) for o in ins.operands]
+            step = self._function(row, ins, env, lanes), tuple(operands)
             if any(o.param is not None for o in ins.operands):
                 self.touching.append(len(self.steps))
             elif not any(o.offset.terms for o in ins.operands) and not _varies(ins):
                 self._fixed[id(ins), self.lanes] = step
         self.steps.append(step)
 
-    def _function(self, row: Row, ins: Instruction, env: dict[str, int]) -> Function:
+    def _function(self, row: Row, ins: Instruction, env: dict[str, int], lanes: int) -> Function:
         scalars = tuple([(k, v.at(env) if isinstance(v, Affine) else v) for k, v in ins.scalars])
-        key = ins.name, repr(scalars), self.lanes > 1  # 0.0 and -0.0, 1 and 1.0 are equal but not the same scalar
+        form, source = ins.operands[0].dtype, ins.operands[:2][-1].dtype
+        # 0.0 and -0.0, 1 and 1.0 are equal but not the same scalar
+        key = ins.name, repr(scalars), lanes > 1, form, source
         function = self._functions.get(key)
         if function is None:
-            function = self._functions[key] = executor(row, dict(scalars), self.machine.exact, self.lanes > 1)
+            how = rounding_of(self.machine.chip, row, ins)
+            function = executor(row, dict(scalars), self.machine.exact, lanes > 1, how, form)
+            self._functions[key] = function
         return function
 
-    def _operand(self, operand: Operand, env: dict[str, int]) -> torch.Tensor | Place:
+    def _operand(self, operand: Operand, env: dict[str, int], lanes: int) -> torch.Tensor | Place:
+        """The operand's window in *lanes* cores; one that is uniform stands once, in the first of them."""
         offset, dtype = operand.offset.at(env), torch_dtype(operand.dtype)
         if operand.param is None:
-            return self.core.window(operand, offset, self.lanes)
-        if self.lanes == 1:
+            return self.core.window(operand, offset, lanes, operand in self.side.uniform)
+        if lanes == 1:
             return Place(operand.param, offset, operand.shape, operand.stride, dtype)
-        step = step_of(operand.offset, self.lane) // dtype.itemsize
-        return Place(operand.param, offset, (self.lanes, *operand.shape), (step, *operand.stride), dtype)
-
-
-def lanes_of(nest: Nest, isa: Isa) -> tuple[str, int]:
-    """The nest's variable along which blocks run side by side, and how many at most. It moves main-memory operands by
-    whole elements and nothing else; every instruction has a form for lanes."""
-    body = list(flat(nest.body))
-    rows = [isa.rows[ins.name] for ins in body]
-    if any(row.lanes is None for row in rows if row.flag is None):
-        return "", 1
-    free = [(n, v) for v, n in nest.variables if n > 1 and all(_moves_main_only(ins, v) for ins in body)]
-    if not free:
-        return "", 1
-    widest = max((o.nbytes for ins in body for o in ins.operands), default=1)
-    return max(free)[1], max(1, min(MOST_LANES, LANE_BYTES // max(widest, 1)))
-
-
-def _moves_main_only(ins: Instruction, variable: str) -> bool:
-    """Whether *variable* occurs in *ins* only as a plain step of main-memory operands, in whole elements, and what is
-    written there lies apart for each of its values."""
-    if any(isinstance(v, Affine) and any(t.variable == variable for t in v.terms) for _, v in ins.scalars):
-        return False
-    for place, operand in enumerate(ins.operands):
-        terms = [t for t in operand.offset.terms if t.variable == variable]
-        if operand.param is None:
-            if terms:
-                return False
-            continue
-        step = sum(t.step for t in terms)
-        if step < 0 or (place == 0 and step == 0):  # torch has no negative strides, and writes no element twice
-            return False
-        if any(t.modulus or t.step % operand.itemsize for t in terms):
-            return False
-    return True
-
-
-def step_of(offset: Affine, variable: str) -> int:
-    """Bytes from one value of *variable* to the next."""
-    return sum(t.step for t in offset.terms if t.variable == variable)
-
-
-def flat(body: Body) -> Iterator[Instruction]:
-    """Every instruction of a body, loops opened once."""
-    for item in body:
-        if isinstance(item, Loop):
-            yield from flat(item.body)
-        else:
-            yield item
+        step = step_of(operand.offset, self.side.variable) // dtype.itemsize
+        return Place(operand.param, offset, (lanes, *operand.shape), (step, *operand.stride), dtype)
 
 
 def _varies(ins: Instruction) -> bool:
     return any(isinstance(value, Affine) and value.terms for _, value in ins.scalars)
 
 
-def executor(row: Row, scalars: dict[str, Any], exact: bool, lanes: bool = False) -> Function:
-    """The function that carries out one instruction on windows, the written one first."""
+def executor(
+    row: Row, scalars: dict[str, Any], exact: bool, lanes: bool = False, how: Rounding | None = None, form: str = "",
+) -> Function:  # fmt: skip
+    """The function that carries out one instruction on windows, the written one first: *how* it rounds to *form*."""
     if exact:
-        return partial(_exact, row.semantics, scalars)
+        return partial(_exact, row.semantics, scalars, how, form)
     in_place = row.lanes if lanes else row.fast
     if in_place is not None:
         return partial(in_place, **scalars) if scalars else in_place
-    return partial(_pure, row.semantics, scalars)
+    return partial(_pure, row.semantics, scalars, how, form)
 
 
 def _pure(
-    semantics: Callable[..., torch.Tensor], scalars: dict[str, Any], dst: torch.Tensor, *src: torch.Tensor
-) -> None:
-    dst.copy_(semantics(dst, *src, **scalars))
+    semantics: Callable[..., torch.Tensor], scalars: dict[str, Any], how: Rounding | None, form: str,
+    dst: torch.Tensor, *src: torch.Tensor,
+) -> None:  # fmt: skip
+    value = semantics(dst, *src, **scalars)
+    dst.copy_(value if how is None else how(value, form))
 
 
 def _exact(
-    semantics: Callable[..., torch.Tensor], scalars: dict[str, Any], dst: torch.Tensor, *src: torch.Tensor
-) -> None:
+    semantics: Callable[..., torch.Tensor], scalars: dict[str, Any], how: Rounding | None, form: str,
+    dst: torch.Tensor, *src: torch.Tensor,
+) -> None:  # fmt: skip
     wide = [x.double() if x.is_floating_point() else x for x in (dst, *src)]
-    dst.copy_(rounded(semantics(*wide, **scalars), dst.dtype))
+    value = semantics(*wide, **scalars)
+    dst.copy_(rounded(value, dst.dtype) if how is None else how(value, form))

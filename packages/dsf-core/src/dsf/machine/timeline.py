@@ -17,6 +17,11 @@ class Timeline:
         self._queue: list[tuple[int, int, Callable[[], None]]] = []
         self._order = count()
 
+    @property
+    def due_fs(self) -> int | None:
+        """When the next action is due; None if nothing is."""
+        return self._queue[0][0] if self._queue else None
+
     def at(self, time_fs: int, action: Callable[[], None]) -> None:
         """Do *action* at *time_fs*, which is not over yet."""
         assert time_fs >= self.now_fs, f"{time_fs} fs is over: it is {self.now_fs} fs"
@@ -30,6 +35,6 @@ class Timeline:
         self.now_fs = max(self.now_fs, time_fs)
 
     def run(self) -> None:
-        """Do everything that is due."""
+        """Do everything that is due, until nothing is; a control loop, which is due again and again, never ends."""
         while self._queue:
             self.advance(self._queue[0][0])

@@ -2,28 +2,29 @@
 
 Each engine of a core works through its queue in order; engines are ordered only by flags. A loop is simulated until the
 vector of engine clocks and pending flags repeats up to a constant; from there the rest is that constant, many times
-(a max-plus system becomes periodic), which is exact and not extrapolated. Blocks of a phase go to the cores in turn;
-cores that get the same number of each nest's blocks take the same time, so only the different loads are simulated.
+(a max-plus system becomes periodic), which is exact and not extrapolated. What a nest does to a core depends on its
+cycles alone, so equal nests (of the layers of a model, of steps whose KV cache grows) are simulated once.
 
-Main memory and the cache before it have one port each that all cores share: a phase lasts as long as its slowest core
-or as its bytes need through the busier port, whichever is longer. What goes through them is in `traffic`.
+Blocks of a phase go, in the listing's order, to the core that is free first. Main memory and the cache before it are
+shared by the cores, each getting an equal part or as much as one core can take: a phase lasts as long as its slowest
+core or as its bytes need, whichever is longer. What goes through them is in `traffic`.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from math import ceil, lcm
+from collections.abc import Iterable, Mapping, Sequence
 
-from attrs import define, field, frozen
+from attrs import frozen
 
-from dsf import errors
 from dsf.hdl import Chip
-from dsf.isa.program import Affine, Instruction, Loop, Nest, Phase, Program
-from dsf.isa.table import SET_FLAG, Isa
+from dsf.isa.program import Instruction, Loop, Phase, Program
+from dsf.isa.table import Isa
+from dsf.machine.scoreboard import Board, Lap, Outline, outline
+from dsf.machine.sharing import deal, fair_share_fs
 from dsf.machine.traffic import Traffic, traffic
 
-__all__ = ["KernelTime", "PhaseTime", "Timing"]
+__all__ = ["FEMTO", "KernelTime", "PhaseTime", "Timing"]
 
 FEMTO = 10**15
 Body = tuple[Instruction | Loop, ...]
@@ -31,7 +32,7 @@ Body = tuple[Instruction | Loop, ...]
 
 @frozen
 class PhaseTime:
-    """One phase: *cycles* of its slowest core, *memory_fs* that its bytes need through the shared memories' ports,
+    """One phase: *cycles* of its slowest core, *memory_fs* that its bytes need through the shared memories,
     *busy* cycles per engine summed over all cores."""
 
     core: str
@@ -64,12 +65,21 @@ class KernelTime:
 
     @property
     def bound(self) -> str:
-        """What most of the time waits for: `memory` (the main-memory port), or the busiest engine of the cores."""
+        """What most of the time waits for: `memory` (the shared memories), or the busiest engine of the cores."""
         waits = Counter[str]()
         for p in self.phases:
             busiest = max(p.busy, key=lambda item: item[1], default=("none", 0))[0]
             waits["memory" if p.memory_fs >= p.core_fs else busiest] += p.duration_fs
         return max(waits, key=lambda name: waits[name], default="none")
+
+
+@frozen(eq=False)
+class _Sketch:
+    """A program before it is simulated: the outline of every nest, and what each phase moves."""
+
+    program: Program
+    nests: tuple[tuple[Outline, ...], ...]
+    moved: Sequence[Traffic]
 
 
 class Timing:
@@ -78,20 +88,61 @@ class Timing:
     def __init__(self, chip: Chip, isa: Isa) -> None:
         self.chip, self.isa = chip, isa
         self._known: dict[Program, KernelTime] = {}
-        self._cycles: dict[Instruction, int] = {}
+        self._cycles: dict[object, int] = {}
+        self._laps: dict[Lap, Lap] = {}
 
     def __call__(self, program: Program) -> KernelTime:
         """The time of *program*."""
         known = self._known.get(program)
         if known is None:
-            known = self._known[program] = self._kernel(program)
+            known = self._known[program] = self._kernel(self._sketch(program))
         return known
 
-    def _kernel(self, program: Program) -> KernelTime:
-        moved = traffic(program, self.isa, self.chip)
-        phases = tuple(self._phase(phase, nbytes) for phase, nbytes in zip(program.phases, moved, strict=True))
-        barrier = self.chip.sync.barrier_cycles * FEMTO // self._clock(program.phases[0].core) if program.phases else 0
-        return KernelTime(phases, barrier, self._macs(program), sum(t.main for t in moved))
+    def quickest(self, programs: Iterable[Program]) -> int:
+        """The place of the program that is finished first. Those that cannot be it are not simulated: no core has fewer
+        cycles than its share of the busiest engine's, and no byte moves faster than the shared memories allow."""
+        sketches = [self._sketch(program) for program in programs]
+        bounds = [self._least_fs(sketch) for sketch in sketches]
+        best, least = -1, 0
+        for place in sorted(range(len(sketches)), key=lambda n: (bounds[n], n)):
+            if best >= 0 and bounds[place] > least:
+                break
+            found = self._kernel(sketches[place]).duration_fs
+            if best < 0 or (found, place) < (least, best):
+                best, least = place, found
+        return best
+
+    def _sketch(self, program: Program) -> _Sketch:
+        nests = tuple(
+            tuple(outline(nest, self.isa, self.cycles, self._laps) for nest in phase.nests) for phase in program.phases
+        )
+        return _Sketch(program, nests, traffic(program, self.isa, self.chip))
+
+    def _least_fs(self, sketch: _Sketch) -> int:
+        """A time that the program cannot beat."""
+        total = 0
+        for phase, nests, moved in zip(sketch.program.phases, sketch.nests, sketch.moved, strict=True):
+            cores = self.chip.cores[phase.core].count
+            whole = _busy(nests, [nest.blocks for nest in phase.nests])
+            cycles = max((-(-n // cores) for n in whole.values()), default=0)
+            for nest, seen in zip(phase.nests, nests, strict=True):
+                most = max(seen.busy.values(), default=0)
+                cycles = max(cycles, -(-nest.blocks // cores) * most)
+            total += max(cycles * FEMTO // self._clock(phase.core), self._ports_fs(moved))
+        return total + self._barrier_fs(sketch.program) * max(0, len(sketch.program.phases) - 1)
+
+    def _kernel(self, sketch: _Sketch) -> KernelTime:
+        program = sketch.program
+        phases = tuple(
+            self._phase(phase, nests, moved)
+            for phase, nests, moved in zip(program.phases, sketch.nests, sketch.moved, strict=True)
+        )
+        return KernelTime(phases, self._barrier_fs(program), self._macs(program), sum(t.main for t in sketch.moved))
+
+    def _barrier_fs(self, program: Program) -> int:
+        if not program.phases:
+            return 0
+        return self.chip.sync.barrier_cycles * FEMTO // self._clock(program.phases[0].core)
 
     def _macs(self, program: Program) -> int:
         total = 0
@@ -100,23 +151,39 @@ class Timing:
             total += count(self.chip, ins) * times if count else 0
         return total
 
-    def _phase(self, phase: Phase, moved: Traffic) -> PhaseTime:
-        cores = self.chip.cores[phase.core].count
-        loads = _loads(phase.nests, cores)
-        slowest, busy = 0, Counter[str]()
-        for load, times in loads.items():
-            board = Scoreboard(self)
-            for nest, blocks in zip(phase.nests, load, strict=True):
-                board.run_blocks(nest, blocks)
-            slowest = max(slowest, board.finish(phase))
-            for engine, cycles in board.busy.items():
-                busy[engine] += cycles * times
-        return PhaseTime(
-            phase.core, self._clock(phase.core), slowest, self._memory_fs(moved), tuple(sorted(busy.items()))
-        )
+    def _phase(self, phase: Phase, nests: tuple[Outline, ...], moved: Traffic) -> PhaseTime:
+        blocks = [nest.blocks for nest in phase.nests]
+        loads = deal(blocks, [self._alone(seen) for seen in nests], self.chip.cores[phase.core].count)
+        slowest = 0
+        for load in loads:
+            board = Board()
+            for seen, count in zip(nests, load, strict=True):
+                board.repeat(seen.lap, count)
+            slowest = max(slowest, board.finish(phase.core))
+        busy = tuple(sorted(_busy(nests, blocks).items()))
+        return PhaseTime(phase.core, self._clock(phase.core), slowest, self._memory_fs(phase, loads, moved), busy)
 
-    def _memory_fs(self, moved: Traffic) -> int:
-        """How long the busiest port of the shared memories takes: main memory's, or a cache's."""
+    def _alone(self, seen: Outline) -> int:
+        """Cycles of one block on a core that has nothing else to do."""
+        board = Board()
+        board.repeat(seen.lap, 1)
+        return board.latest
+
+    def _memory_fs(self, phase: Phase, loads: Mapping[tuple[int, ...], int], moved: Traffic) -> int:
+        """How long the busier of the shared memories takes: main memory, of which each core gets a fair share of at
+        most what its own port takes, or a cache."""
+        main, clock = self.chip.main_memory, self._clock(phase.core)
+        issued = sum(moved.blocks[n] * nest.blocks for n, nest in enumerate(phase.nests))
+        parts = Counter[int]()
+        for load, cores in loads.items():
+            own = sum(count * nbytes for count, nbytes in zip(load, moved.blocks, strict=True))
+            parts[moved.main * own // issued if issued else 0] += cores
+        most = main.core_bytes_per_cycle * clock if main.core_bytes_per_cycle else None
+        shared = fair_share_fs(parts, main.bandwidth, most)
+        return max(shared, self._ports_fs(moved))
+
+    def _ports_fs(self, moved: Traffic) -> int:
+        """What the bytes need through the ports themselves, however many cores ask."""
         ports = [(moved.main, self.chip.main_memory.bandwidth)]
         ports += [(moved.cores, m.bandwidth) for m in self.chip.memories.values() if m.cache]
         return max(nbytes * FEMTO // bandwidth if bandwidth else 0 for nbytes, bandwidth in ports)
@@ -125,195 +192,23 @@ class Timing:
         return self.chip.clocks[self.chip.cores[core].clock]
 
     def cycles(self, ins: Instruction) -> int:
-        """Cycles of one instruction on its engine."""
-        known = self._cycles.get(ins)
+        """Cycles of one instruction on its engine; they depend on shapes and scalars, not on places."""
+        key = (
+            ins.name,
+            tuple([(o.space, o.shape, o.stride, o.dtype) for o in ins.operands]),
+            tuple([value for _, value in ins.scalars if type(value) in (int, str)]),
+        )
+        known = self._cycles.get(key)
         if known is None:
             row = self.isa[ins.name]
-            known = self._cycles[ins] = row.cycles(self.chip, row, ins)
+            known = self._cycles[key] = row.cycles(self.chip, row, ins)
         return known
 
 
-def _loads(nests: tuple[Nest, ...], cores: int) -> Mapping[tuple[int, ...], int]:
-    """How many blocks of each nest a core gets when blocks are dealt in turn: load -> number of such cores."""
-    shares: Counter[tuple[int, ...]] = Counter()
-    total = sum(nest.blocks for nest in nests)
-    for core in range(min(cores, total)):
-        load, start = [], 0
-        for nest in nests:
-            first = (core - start) % cores
-            load.append(max(0, ceil((nest.blocks - first) / cores)))
-            start = (start + nest.blocks) % cores
-        shares[tuple(load)] += 1
-    return shares
-
-
-@define(eq=False)
-class Scoreboard:
-    """One core's engines: when each is free, which flags are pending since when, how long each was busy (cycles)."""
-
-    timing: Timing
-    clocks: dict[str, int] = field(factory=dict)
-    pending: dict[tuple[str, str, int], list[int]] = field(factory=dict)
-    busy: dict[str, int] = field(factory=dict)
-    _surveys: dict[tuple[int, str, int], Survey] = field(factory=dict)
-
-    def run_blocks(self, nest: Nest, blocks: int) -> None:
-        """*blocks* blocks of *nest*, one after the other, on this core."""
-        env = {name: 0 for name, _ in nest.variables}
-        self._repeat(nest.body, blocks, "", env)
-
-    def finish(self, phase: Phase) -> int:
-        """The cycle at which the last engine is done. A flag that nobody took would hang a later kernel."""
-        left = [key for key, times in self.pending.items() if times]
-        if left:
-            src, dst, event = left[0]
-            raise errors.MachineError(
-                "DSF-X020", f"phase {phase.core}: flag {event} of {src} for {dst} is still set at the end; wait for it"
-            )
-        return max(self.clocks.values(), default=0)
-
-    def _body(self, body: Body, env: dict[str, int]) -> None:
-        for item in body:
-            if isinstance(item, Loop):
-                self._repeat(item.body, item.count, item.variable, env)
-            else:
-                self._issue(item, env)
-
-    def _issue(self, ins: Instruction, env: dict[str, int]) -> None:
-        isa = self.timing.isa
-        row = isa.rows[ins.name]
-        if row.flag is None:
-            cycles = self.timing.cycles(ins)
-            self.clocks[row.engine] = self.clocks.get(row.engine, 0) + cycles
-            self.busy[row.engine] = self.busy.get(row.engine, 0) + cycles
-            return
-        src, dst, event = _flag(ins, env)
-        queue = self.pending.setdefault((src, dst, event), [])
-        if row.flag == SET_FLAG:
-            queue.append(self.clocks.get(src, 0))
-        elif queue:
-            self.clocks[dst] = max(self.clocks.get(dst, 0), queue.pop(0))
-        else:
-            raise errors.MachineError(
-                "DSF-X021", f"{ins}: {dst} waits for flag {event} of {src}, which nobody has set: this would hang"
-            )
-
-    def _repeat(self, body: Body, count: int, variable: str, env: dict[str, int]) -> None:
-        """The body *count* times; as soon as its state repeats up to a constant, the rest is added at once."""
-        uses = self._uses(body, count, variable, env)
-        period = uses.period
-        history: dict[tuple[int, tuple[object, ...]], tuple[int, int, dict[str, int]]] = {}
-        i = 0
-        while i < count:
-            env[variable] = i
-            self._body(body, env)
-            i += 1
-            if not period or count - i < 2 * period or count < 4:
-                continue
-            shape, base = self._state(uses)
-            seen = history.get((i % period, shape))
-            if seen is None:
-                history[i % period, shape] = i, base, dict(self.busy)
-                continue
-            then, base_then, busy_then = seen
-            jumps = (count - i) // (i - then)
-            if jumps:
-                self._advance(uses, (base - base_then) * jumps, busy_then, jumps)
-                i += jumps * (i - then)
-            history.clear()
-
-    def _uses(self, body: Body, count: int, variable: str, env: Mapping[str, int]) -> Uses:
-        """What the loop touches, for the present values of the loops around it."""
-        key = id(body), variable, count
-        survey = self._surveys.get(key)
-        if survey is None:
-            survey = self._surveys[key] = Survey.of(self.timing.isa, body, {variable: count})
-        return survey.uses(variable, env)
-
-    def _state(self, uses: Uses) -> tuple[tuple[object, ...], int]:
-        """Clocks and flags of the engines that a body uses, relative to the earliest, and that earliest clock."""
-        clocks = [self.clocks.get(e, 0) for e in uses.engines]
-        base = min(clocks, default=0)
-        flags = [(key, tuple(t - base for t in self.pending[key])) for key in uses.flags if self.pending.get(key)]
-        return (tuple(c - base for c in clocks), tuple(flags)), base
-
-    def _advance(self, uses: Uses, cycles: int, busy_then: dict[str, int], jumps: int) -> None:
-        for engine in uses.engines:
-            self.clocks[engine] = self.clocks.get(engine, 0) + cycles
-        for key in uses.flags:
-            self.pending[key] = [t + cycles for t in self.pending.get(key, ())]
-        for engine, now in list(self.busy.items()):
-            self.busy[engine] = now + (now - busy_then.get(engine, 0)) * jumps
-
-
-def _flag(ins: Instruction, env: Mapping[str, int]) -> tuple[str, str, int]:
-    scalars = dict(ins.scalars)
-    event = scalars["event"]
-    return str(scalars["src"]), str(scalars["dst"]), event.at(env) if isinstance(event, Affine) else int(event)
-
-
-@frozen
-class Uses:
-    """What a loop touches: its engines, its flags, and after how many iterations its event ids repeat (0: never)."""
-
-    engines: tuple[str, ...]
-    flags: tuple[tuple[str, str, int], ...]
-    period: int
-
-
-@define(eq=False)
-class Survey:
-    """A loop's body seen once: its engines, the events of its flags, and the counts of the loops that they may name."""
-
-    engines: tuple[str, ...]
-    events: tuple[tuple[str, str, Affine], ...]
-    counts: dict[str, int]
-    outer: tuple[str, ...]
-    _known: dict[tuple[int, ...], Uses] = field(factory=dict)
-
-    @classmethod
-    def of(cls, isa: Isa, body: Body, counts: dict[str, int]) -> Survey:
-        """The survey of *body*; *counts* has the loop's own variable and receives those inside."""
-        engines, events = set[str](), set[tuple[str, str, Affine]]()
-        for ins in _flat(body, counts):
-            row = isa[ins.name]
-            if row.flag is None:
-                engines.add(row.engine)
-                continue
-            scalars = dict(ins.scalars)
-            src, dst, event = str(scalars["src"]), str(scalars["dst"]), scalars["event"]
-            engines.update((src, dst))
-            events.add((src, dst, event if isinstance(event, Affine) else Affine(int(event))))
-        outer = {t.variable for *_, event in events for t in event.terms if t.variable not in counts}
-        return cls(tuple(sorted(engines)), tuple(events), counts, tuple(sorted(outer)))
-
-    def uses(self, variable: str, env: Mapping[str, int]) -> Uses:
-        """What the loop over *variable* touches where the loops around it stand at *env*."""
-        around = tuple([env[v] for v in self.outer])
-        known = self._known.get(around)
-        if known is None:
-            flags = {(src, dst, id) for src, dst, event in self.events for id in self._ids(event, env)}
-            known = self._known[around] = Uses(self.engines, tuple(sorted(flags)), self._period(variable))
-        return known
-
-    def _ids(self, event: Affine, env: Mapping[str, int]) -> set[int]:
-        """All values of *event* while the loop runs."""
-        ids = {event.const}
-        for t in event.terms:
-            inside = t.variable in self.counts
-            values = range(self.counts[t.variable]) if inside else range(env[t.variable], env[t.variable] + 1)
-            ids = {i + t.step * (v % t.modulus if t.modulus else v) for i in ids for v in values[: t.modulus or None]}
-        return ids
-
-    def _period(self, variable: str) -> int:
-        return lcm(*(t.modulus for *_, event in self.events for t in event.terms if t.variable == variable))
-
-
-def _flat(body: Body, counts: dict[str, int]) -> Iterable[Instruction]:
-    """Every instruction of a body; *counts* receives the counts of the loops in it."""
-    for item in body:
-        if isinstance(item, Loop):
-            counts[item.variable] = item.count
-            yield from _flat(item.body, counts)
-        else:
-            yield item
+def _busy(nests: Iterable[Outline], blocks: Iterable[int]) -> Counter[str]:
+    """Cycles of every engine over all blocks."""
+    total = Counter[str]()
+    for seen, count in zip(nests, blocks, strict=True):
+        for engine, cycles in seen.busy.items():
+            total[engine] += cycles * count
+    return total

@@ -27,10 +27,11 @@ Key = tuple[int, bool]  # a parameter, and whether it is read (else written)
 
 @frozen
 class Traffic:
-    """Bytes of one phase: through main memory's port, and in and out of the cores."""
+    """Bytes of one phase: through main memory's port, in and out of the cores, and those of one block of each nest."""
 
     main: int
     cores: int
+    blocks: tuple[int, ...]
 
 
 @frozen(eq=False)
@@ -108,11 +109,16 @@ def traffic(program: Program, isa: Isa, chip: Chip) -> list[Traffic]:
     for counter in touched:
         for key, nbytes in counter.items():
             whole[key] = min(whole[key] + nbytes, _up(program.params[key[0]].nbytes, burst))
-    cores = [sum(level.issued() for level in levels) for levels in phases]
+    moved: Iterable[int] = _once(program, whole, touched)
     if sum(whole.values()) > cache:
         moved = [_phase_bytes(levels, seen, cache) for levels, seen in zip(phases, touched, strict=True)]
-        return [Traffic(n, m) for n, m in zip(moved, cores, strict=True)]
-    return [Traffic(n, m) for n, m in zip(_once(program, whole, touched), cores, strict=True)]
+    return [_traffic(n, levels, phase) for n, levels, phase in zip(moved, phases, program.phases, strict=True)]
+
+
+def _traffic(main: int, levels: list[Level], phase: Phase) -> Traffic:
+    issued = [level.issued() for level in levels]
+    blocks = tuple(nbytes // nest.blocks for nbytes, nest in zip(issued, phase.nests, strict=True))
+    return Traffic(main, sum(issued), blocks)
 
 
 def _phase_bytes(levels: list[Level], touched: Counter[Key], cache: int) -> int:

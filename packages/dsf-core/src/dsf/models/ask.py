@@ -90,6 +90,9 @@ def ask(
     new_tokens: int = 64,
     dtype: str | None = None,
     strict: bool = False,
+    thermal: str | None = None,
+    ambient: float | None = None,
+    strict_layouts: bool = False,
     say: Callable[[str], None] = lambda text: None,
     watch: Watch = lambda stage, done, total: None,
 ) -> Answer:
@@ -98,7 +101,9 @@ def ask(
 
     source = find(model)
     locate(source)  # a model that is not here is said before anything is enabled
-    session = dsf.enable(chip, fidelity=fidelity, strict=strict)
+    session = dsf.enable(
+        chip, fidelity=fidelity, strict=strict, thermal=thermal, ambient=ambient, strict_layouts=strict_layouts
+    )
     try:
         wall = _Laps()
         loaded = load(source, _dtype(dtype or session.chip.numerics.preferred), watch)

@@ -3,8 +3,25 @@
 from __future__ import annotations
 
 import torch
+from attrs import frozen
 
-__all__ = ["rounded"]
+from dsf.numerics.formats import by_name
+from dsf.numerics.quantise import quantise
+
+__all__ = ["Rounding", "rounded"]
+
+
+@frozen
+class Rounding:
+    """How an engine makes a number of its result: the words are those of `quantise`."""
+
+    mode: str = "nearest-even"
+    saturate: bool = False
+    subnormals: str = "keep"
+
+    def __call__(self, value: torch.Tensor, form: str) -> torch.Tensor:
+        """*value* as numbers of the format called *form*."""
+        return quantise(value, by_name(form), self.mode, self.saturate, self.subnormals)
 
 
 def rounded(value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

@@ -12,9 +12,11 @@ from attrs import define, field, frozen
 
 from dsf import errors, hdl
 from dsf.generic import plugin as generic
+from dsf.generic.thermal import POLICIES
 from dsf.hdl import Chip
 from dsf.isa import Isa
 from dsf.kernels.kernel import Kernel
+from dsf.machine.heat import Policy
 from dsf.plugins import spec
 from dsf.plugins.spec import API, Vendor
 
@@ -43,6 +45,17 @@ class View:
         ask = self._registry.hook_of(self.plugin, "dsf_kernels")
         with self._blamed("dsf_kernels"):
             return tuple(_expected(Kernel, kernel) for offers in ask(chip=self.chip) for kernel in offers)
+
+    def thermal_policy(self, name: str) -> Policy:
+        """The thermal policy called *name*, the vendor's if it has one; a DeviceError if nobody knows it."""
+        ask = self._registry.hook_of(self.plugin, "dsf_thermal_policy")
+        with self._blamed("dsf_thermal_policy"):
+            policy = ask(chip=self.chip, name=name)
+            if policy is not None:
+                return _expected(Policy, policy)
+        known = ", ".join(POLICIES)
+        own = "" if self.plugin == generic.NAME else f", or one that the plugin for vendor '{self.plugin}' documents"
+        raise errors.DeviceError("DSF-D022", f"thermal policy '{name}' is unknown; expected one of {known}{own}")
 
     @contextmanager
     def _blamed(self, question: str) -> Iterator[None]:

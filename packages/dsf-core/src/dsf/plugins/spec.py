@@ -18,10 +18,11 @@ from dsf.hdl import Chip
 if TYPE_CHECKING:
     from dsf.isa import Isa
     from dsf.kernels.kernel import Kernel
+    from dsf.machine.heat import Policy
 
-__all__ = ["API", "Vendor", "dsf_kernels", "dsf_vendor", "hookimpl", "hookspec"]
+__all__ = ["API", "Vendor", "dsf_kernels", "dsf_thermal_policy", "dsf_vendor", "hookimpl", "hookspec"]
 
-API = (1, 0)
+API = (1, 1)
 """The version of these hooks. A plugin of the same major version and no higher minor one is accepted."""
 
 hookspec, hookimpl = pluggy.HookspecMarker("dsf"), pluggy.HookimplMarker("dsf")
@@ -48,3 +49,9 @@ def dsf_kernels(chip: Chip) -> Iterable[Kernel]:
     """Offer the kernels of the vendor's library for *chip*, the preferred one of a kind first. Called once per enabled
     chip; generic's offers follow the vendor's."""
     raise NotImplementedError  # a specification is asked for its signature only
+
+
+@hookspec(firstresult=True)
+def dsf_thermal_policy(chip: Chip, name: str) -> Policy | None:
+    """How *chip*'s clocks follow its temperature, by the policy that the user named (`ladder` if none was). Called once
+    per enabled chip; None leaves it to generic, which knows `ladder`, `threshold` and `none`."""

@@ -11,7 +11,7 @@ from functools import partial
 from attrs import frozen
 
 from dsf import errors
-from dsf.isa import Affine, Builder, Operand
+from dsf.isa import Affine, Builder, Operand, Program
 from dsf.isa.program import affine, torch_dtype
 from dsf.kernels.contraction import (
     LIMITS,
@@ -44,7 +44,7 @@ class Tiling:
 
 @frozen
 class Names:
-    """The instructions, engines and memories that a product uses on this chip."""
+    """The instructions, engines and memories that a product uses on this chip, and the dtype of its sums."""
 
     load: str
     load_acc: str
@@ -56,6 +56,7 @@ class Names:
     scratch: str
     acc: str
     core: str
+    sums: str
 
     @classmethod
     def of(cls, target: Target, dtype: str) -> Names:
@@ -70,6 +71,7 @@ class Names:
         return cls(
             load.name, f"copy.{target.chip.main_memory.name}.{acc}", store.name, matmul.name,
             load.engine, store.engine, matmul.engine, scratch, acc, target.core_of(matmul),
+            matmul.operands[0][1].dtypes[0],
         )  # fmt: skip
 
 
@@ -92,7 +94,8 @@ def best_tiling(target: Target, product: Product) -> Tiling:
             raise errors.KernelError(
                 "DSF-K003", f"{target.isa.name}: no tile of a product of {asked} fits {names.scratch} and {names.acc}"
             )
-        known = target.memory[asked] = min(candidates, key=lambda t: _duration(target, names, asked, t))
+        quickest = target.timing.quickest([_alone(target, names, asked, tiling) for tiling in candidates])
+        known = target.memory[asked] = candidates[quickest]
     return Tiling(min(known.m, product.m), min(known.n, product.n), min(known.k, _up(product.k)))
 
 
@@ -117,13 +120,14 @@ def _tilings(target: Target, names: Names, product: Product, heights: tuple[int,
                 yield Tiling(m, n, depth)
 
 
-def _duration(target: Target, names: Names, product: Product, tiling: Tiling) -> int:
+def _alone(target: Target, names: Names, product: Product, tiling: Tiling) -> Program:
+    """The program of the product alone; it is only timed."""
     b = target.builder("tiling")
     extents = product.extents()
     for param in range(1 + max(extents)):
         b.param(f"p{param}", "inout", extents.get(param, 0))
     emit_tiled(b, names, product, tiling)
-    return target.timing(b.build()).duration_fs
+    return b.sketch()
 
 
 def emit_tiled(b: Builder, names: Names, product: Product, tiling: Tiling) -> None:
@@ -192,7 +196,7 @@ class _Block:
         return self.b.on(self.names.scratch, half * size + start, shape, side.dtype, stride)
 
     def _acc(self) -> Operand:
-        return self.b.on(self.names.acc, 0, (self.tile.m, self.tile.n), "float32")
+        return self.b.on(self.names.acc, 0, (self.tile.m, self.tile.n), self.names.sums)
 
 
 KERNELS = (
