@@ -12,6 +12,7 @@ numbers, in instructions a second. Medians of a few rounds.
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import statistics
 import sys
@@ -22,7 +23,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import dsf
-from dsf.forecast import Forecast
+from dsf.forecast import STRIDE, Forecast
 from dsf.intent.growing import Growing
 from dsf.intent.ir import Intent
 from dsf.machine.oracle import Oracle
@@ -67,6 +68,8 @@ def main() -> None:
     asked = options.parse_args()
     torch.set_num_threads(1)
     prefill, decode = record(dsf.enable(asked.chip, fidelity="timing"))
+    gc.collect()
+    gc.freeze()  # what importing and recording left behind is not searched for garbage within the timed part
     rows: list[dict[str, float]] = []
     for done in range(asked.rounds):
         rows.append(measure(asked.chip, prefill, decode))
@@ -80,7 +83,7 @@ def measure(chip: str, prefill: tuple[Intent, ...], decode: Growing) -> dict[str
     session = dsf.enable(chip, fidelity="timing")  # it knows nothing yet
     forecast = session.forecast()
 
-    def work(forecast: Forecast, stride: int = 16) -> list[int]:
+    def work(forecast: Forecast, stride: int = STRIDE) -> list[int]:
         return [forecast.step_fs(prefill), *forecast.tokens_fs(decode, PROMPT + 1, TOKENS, stride)]
 
     cold, warm = seconds(lambda: work(forecast)), seconds(lambda: work(session.forecast()))

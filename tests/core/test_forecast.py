@@ -60,7 +60,7 @@ def test_every_token_has_its_own_time() -> None:
 def test_lengths_between_two_that_are_timed_lie_on_a_line() -> None:
     growing = Growing(cached(5), cached(6), 5, 6)
     found, asked = forecast()
-    times = found.tokens_fs(growing, 32, 33)
+    times = found.tokens_fs(growing, 32, 33, stride=16)
     assert [i.inputs[0].shape[0] for i in asked] == [32, 48, 64]
     assert times[0] == span_fs([2000, 2000], HOST)
     assert times[4] == span_fs([2250, 2250], HOST)

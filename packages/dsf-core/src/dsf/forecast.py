@@ -19,7 +19,7 @@ from dsf.intent.ir import Intent, key
 
 __all__ = ["Forecast", "span_fs"]
 
-STRIDE = 16  # tokens: the height of a matrix tile, by which programs round
+STRIDE = 64  # tokens; on Llama-3-8B no token is then more than 0.2 % off (benchmarks/bench_timing.py)
 
 
 def span_fs(durations: Iterable[int], host: Host) -> int:

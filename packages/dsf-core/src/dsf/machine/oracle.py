@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from attrs import define, field
@@ -16,12 +17,13 @@ from attrs import define, field
 from dsf import errors
 from dsf.hdl import Chip
 from dsf.isa.program import Affine, Instruction, Loop, Nest, Operand, Phase, Program, torch_dtype
-from dsf.isa.table import SET_FLAG, Isa, Row
+from dsf.isa.table import SET_FLAG, Isa
 from dsf.machine.settle import computes_as_the_host, rounding_of
 from dsf.numerics.rounding import rounded
 
 __all__ = ["Oracle"]
 
+WORK, SET, WAIT, JOIN = range(4)
 Body = tuple[Instruction | Loop, ...]
 Env = dict[str, int]
 
@@ -61,7 +63,7 @@ class _Core:
     clocks: dict[str, int] = field(factory=dict)
     flags: dict[tuple[str, str, int], deque[int]] = field(factory=dict)
     stores: dict[tuple[str, torch.dtype], torch.Tensor] = field(factory=dict)
-    _costs: dict[int, tuple[str, int]] = field(factory=dict)
+    _known: dict[int, tuple[int, str, str, Any]] = field(factory=dict)
 
     def run(self, core: str, blocks: list[tuple[Nest, Env]]) -> int:
         for nest, env in blocks:
@@ -74,32 +76,48 @@ class _Core:
         return max(self.clocks.values(), default=0)
 
     def _body(self, body: Body, env: Env) -> None:
-        rows, clocks, costs, valued = self.oracle.isa.rows, self.clocks, self._costs, self.oracle.memory is not None
+        known, clocks, flags, valued = self._known, self.clocks, self.flags, self.oracle.memory is not None
         for item in body:
             if isinstance(item, Loop):
                 for i in range(item.count):
                     env[item.variable] = i
                     self._body(item.body, env)
                 continue
-            engine, cycles = costs.get(id(item)) or self._cost(item)
-            if engine:
-                clocks[engine] = clocks.get(engine, 0) + cycles
+            kind, engine, other, value = known.get(id(item)) or self._learn(item)
+            if kind == WORK:
+                clocks[engine] = clocks.get(engine, 0) + value
                 if valued:
-                    self._compute(item, rows[item.name], env)
-            elif rows[item.name].barrier:
+                    self._compute(item, env)
+            elif kind == JOIN:
                 clocks.update(dict.fromkeys(self.oracle.isa.engines, max(clocks.values(), default=0)))
             else:
-                self._flag(item, rows[item.name].flag == SET_FLAG, env)
+                number = value.at(env) if isinstance(value, Affine) else value
+                queue = flags.get((engine, other, number))
+                if queue is None:
+                    queue = flags[engine, other, number] = deque()
+                if kind == SET:
+                    queue.append(clocks.get(engine, 0))
+                elif not queue:
+                    raise _hang(item, engine, other, number)
+                else:
+                    clocks[other] = max(clocks.get(other, 0), queue.popleft())
         self.oracle.issued += len(body)
 
-    def _cost(self, ins: Instruction) -> tuple[str, int]:
-        """The engine and the cycles of an instruction; one that synchronises has none."""
-        row = self.oracle.isa[ins.name]
-        cost = ("", 0) if row.synchronises else (row.engine, row.cycles(self.oracle.chip, row, ins))
-        self._costs[id(ins)] = cost
-        return cost
+    def _learn(self, ins: Instruction) -> tuple[int, str, str, Any]:
+        """An instruction in short: what it does, to which engines, with how many cycles or for which event."""
+        row, scalars = self.oracle.isa[ins.name], dict(ins.scalars)
+        if row.barrier:
+            found: tuple[int, str, str, Any] = (JOIN, "", "", 0)
+        elif row.flag is not None:
+            kind = SET if row.flag == SET_FLAG else WAIT
+            found = kind, str(scalars["src"]), str(scalars["dst"]), scalars["event"]
+        else:
+            found = WORK, row.engine, "", row.cycles(self.oracle.chip, row, ins)
+        self._known[id(ins)] = found
+        return found
 
-    def _compute(self, ins: Instruction, row: Row, env: Env) -> None:
+    def _compute(self, ins: Instruction, env: Env) -> None:
+        row = self.oracle.isa[ins.name]
         scalars = {k: v.at(env) if isinstance(v, Affine) else v for k, v in ins.scalars}
         operands = [self._window(o, env) for o in ins.operands]
         exact = self.oracle.exact or not computes_as_the_host(self.oracle.chip)
@@ -107,21 +125,6 @@ class _Core:
         value, how = row.semantics(*values, **scalars), rounding_of(self.oracle.chip, row, ins)
         dst = operands[0]
         dst.copy_(rounded(value, dst.dtype) if how is None else how(value, ins.operands[0].dtype))
-
-    def _flag(self, ins: Instruction, sets: bool, env: Env) -> None:
-        (_, src), (_, dst), (_, event) = ins.scalars
-        number = event.at(env) if type(event) is Affine else event
-        queue = self.flags.get((src, dst, number))  # type: ignore[arg-type]  # engines are texts, events numbers
-        if queue is None:
-            queue = self.flags[src, dst, number] = deque()  # type: ignore[index]
-        if sets:
-            queue.append(self.clocks.get(src, 0))  # type: ignore[arg-type]
-        elif queue:
-            self.clocks[dst] = max(self.clocks.get(dst, 0), queue.popleft())  # type: ignore[index,arg-type]
-        else:
-            raise errors.MachineError(
-                "DSF-X021", f"{ins}: {dst} waits for flag {number} of {src}, which nobody has set: this would hang"
-            )
 
     def _window(self, operand: Operand, env: Env) -> torch.Tensor:
         dtype, offset = torch_dtype(operand.dtype), operand.offset.at(env)
@@ -141,3 +144,9 @@ class _Core:
                 nbytes // dtype.itemsize if wide else nbytes, dtype=torch.float32 if wide else torch.uint8
             )
         return self.stores[key] if wide else self.stores[key].view(dtype)
+
+
+def _hang(ins: Instruction, src: str, dst: str, event: int) -> errors.MachineError:
+    return errors.MachineError(
+        "DSF-X021", f"{ins}: {dst} waits for flag {event} of {src}, which nobody has set: this would hang"
+    )
