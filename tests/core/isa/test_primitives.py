@@ -186,3 +186,20 @@ def test_random_tensors_agree_with_another_way_to_say_it(name: str) -> None:
     if name == "where":
         operands[0] = operands[0] > 0
     assert torch.equal(primitive.meaning(*operands), SIMILES[name](*operands))
+
+
+@pytest.mark.parametrize(
+    ("opclass", "names"),
+    [
+        ("mul", {"mul"}),
+        ("max", {"max", "min"}),
+        ("log", {"log", "log2", "log1p"}),
+        ("sqrt", {"sqrt"}),
+        ("rsqrt", {"rsqrt"}),
+        ("rec", {"reciprocal"}),
+    ],
+)
+def test_what_a_description_prices_apart_has_a_class_of_its_own(opclass: str, names: set[str]) -> None:
+    """The classes that hdl/README.md lists."""
+    assert {p.name for p in POINTWISE.values() if p.opclass == opclass} == names
+    assert {p.name for p in WITH_SCALAR.values() if p.opclass == opclass} == names & set(WITH_SCALAR)

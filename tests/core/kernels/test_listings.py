@@ -8,6 +8,8 @@ import torch
 from dsf.isa.assembly import parse
 from dsf.isa.binary import decode, encode
 
+HALF = torch.float16
+
 
 def half(*shape: int) -> torch.Tensor:
     return torch.randn(shape).half()
@@ -21,15 +23,41 @@ WANTED = {
     "decode_attention": lambda b: ("attention", [half(1, 4, 1, 32), half(1, 2, 40, 32), half(1, 2, 40, 32)],
                                    (1, 4, 1, 32),
                                    {"causal": False, "groups": 2, "has_mask": False, "scale": 0.125}),
+    "batch_matmul": lambda b: ("matmul", [half(3, 20, 40), half(3, 40, 24)], (3, 20, 24), {}),
     "rms_norm": lambda b: ("rms_norm", [half(9000, 64), half(64)], (9000, 64),
                            {"eps": 1e-5, "compute": torch.float32, "weight_after_cast": True}),
+    "layer_norm": lambda b: ("layer_norm", [half(9000, 64), half(64), half(64)], (9000, 64),
+                             {"axes": 1, "eps": 1e-5, "has_bias": True, "has_weight": True}),
+    "gated_activation": lambda b: ("gated_activation", [half(70, 1536), half(70, 1536)], (70, 1536), {"act": "silu"}),
+    "rotary": lambda b: ("rotary", [half(1, 4, 40, 64)] + [half(40, 64).expand(1, 4, 40, 64) for _ in range(2)],
+                         (1, 4, 40, 64), {"style": "half"}),
+    "softmax": lambda b: ("softmax", [half(700, 300)], (700, 300), {"dim": 1, "log": False}),
+    "embedding": lambda b: ("embedding", [torch.arange(40), half(1000, 64)], (40, 64), {}),
+    "concat": lambda b: ("concat", [half(1, 4, 40, 64), half(1, 4, 1, 64)], (1, 4, 41, 64), {"dim": 2}),
+    "reduce": lambda b: ("reduce", [half(700, 300)], (700,), {"dims": (1,), "keepdim": False, "op": "sum"}),
+    "arg_reduce": lambda b: ("arg_reduce", [half(700, 300)], (700,),
+                             {"dim": 1, "has_values": False, "keepdim": False, "op": "argmax"}, torch.int64),
+    "cumsum": lambda b: ("cumsum", [half(700, 300)], (700, 300), {"dim": 1}),
+    "elementwise": lambda b: ("elementwise", [half(70, 300), half(70, 300)], (70, 300),
+                              {"expr": ("add", HALF, ("mul", HALF, ("in", 0), ("in", 1)), ("const", HALF, 2.0))}),
+    "copy": lambda b: ("copy", [half(300, 70).t()], (70, 300), {}),
+    "fill": lambda b: ("fill", [], (70, 300), {"value": 2.0}),
+    "iota": lambda b: ("iota", [], (700,), {"start": 0, "step": 1}, torch.int64),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", WANTED)
 def test_the_listing_is_the_reviewed_one_and_reads_back(bench, golden, name):
-    kind, inputs, shape, attrs = WANTED[name](bench)
-    _, program = bench.chosen(bench.intent(kind, inputs, [bench.out(shape, torch.float16)], **attrs))
+    kind, inputs, shape, attrs, *dtype = WANTED[name](bench)
+    _, program = bench.chosen(bench.intent(kind, inputs, [bench.out(shape, *dtype or [torch.float16])], **attrs))
     golden(f"{bench.chip.name}-{name}", program.listing())
     assert parse(program.listing()) == program
     assert decode(encode(program)) == program
+
+
+def test_every_kernel_that_a_chip_offers_has_a_listing(bench):
+    served = {
+        bench.chosen(bench.intent(kind, inputs, [bench.out(shape, *dtype or [torch.float16])], **attrs))[0].kind
+        for kind, inputs, shape, attrs, *dtype in (wanted(bench) for wanted in WANTED.values())
+    }
+    assert {kernel.kind for kernel in bench.kernels} <= served

@@ -428,3 +428,19 @@ def test_uneven_nests_are_scheduled_as_the_oracle_does(planes: Any) -> None:
                 b.order("vec", "din")
     program = b.build()
     assert planes.cycles(program) == planes.oracle_cycles(program)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "wanted"),
+    [(1, 128_000_000), (8, 128_000_000), (16, 256_000_000)],
+)
+def test_one_core_gets_no_more_of_main_memory_than_its_own_port_takes(
+    planes_of: Callable[..., Any], blocks: int, wanted: int
+) -> None:
+    """8 bytes a cycle of 1 GHz: a KiB takes 128 ns, however few cores ask; alone 400 GB/s would take 2.56 ns."""
+    narrow = planes_of({"/memories/hbm/core_width": {"value": "8 B/cycle", "origin": "estimate", "source": "acme"}})
+    b = narrow.builder()
+    b.param("x", "in", 1024 * blocks)
+    with b.phase("core"), b.nest(i=blocks) as (i,):
+        b("copy.hbm.sram", b.on("sram", 0, (KIB,), "float32"), b.gm(0, i * 1024, (KIB,), "float32"))
+    assert narrow.time(b.build()).phases[0].memory_fs == wanted

@@ -138,12 +138,12 @@ def _flag_problem(chip: Chip, core: str, scope: Scope, ins: Instruction) -> tupl
         return "DSF-X007", f"the event id depends on {shared[0]}, which counts blocks; blocks are independent"
     low, high = event.extremes(scope.all)
     if low < 0 or high >= chip.sync.event_ids:
+        kept = [str(number) for number in chip.sync.reserved_event_ids if low <= number <= high]
         return (
             "DSF-X002",
-            f"event ids {low}..{high}; this chip has 0..{chip.sync.event_ids - 1} for each pair of engines",
+            f"event ids {low}..{high}; this chip has 0..{chip.sync.event_ids - 1} for each pair of engines"
+            + (f", and keeps {' and '.join(kept)} for itself" if kept else ""),
         )
-    if kept := [number for number in chip.sync.reserved_event_ids if low <= number <= high]:
-        return "DSF-X002", f"event ids {low}..{high}; this chip's firmware keeps {kept[0]} for itself"
     return None
 
 
