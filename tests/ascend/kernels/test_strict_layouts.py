@@ -35,8 +35,8 @@ SIZES = [
 def strict(ascend):
     """The bench of the 910B2 under strict layouts; the tagged one is `ascend`."""
     bench = ascend
-    other = type(bench)(bench.chip, bench.isa, bench.kernels)
-    other.target = Target(bench.chip, bench.isa, other.timing, strict_layouts=True)
+    other = type(bench)(bench.chip, evolve(bench.isa, wide=frozenset()), bench.kernels)
+    other.target = Target(bench.chip, other.isa, other.timing, strict_layouts=True)
     other._choose = evolve(other._choose, target=other.target)
     return other
 

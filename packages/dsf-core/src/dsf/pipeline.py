@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from functools import partial
 
 import torch
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
 from dsf import errors
 from dsf.execution import Executor
@@ -88,6 +88,8 @@ class Session:
 
     def __attrs_post_init__(self) -> None:
         chip, isa = self.view.chip, self.view.isa()
+        if self.strict_layouts:  # byte for byte: no memory holds its numbers in wider containers
+            isa = evolve(isa, wide=frozenset())
         self.target = Target(chip, isa, Timing(chip, isa), self.strict_layouts)
         self._chooser = Chooser.of(self.target, self.view.kernels(), self.strict)
         self.storage = Storage(chip, valued=self.fidelity != "timing")

@@ -54,15 +54,21 @@ def _rows(a: torch.Tensor, m: int, k: int) -> torch.Tensor:
     if a.dim() > 4 and a.stride(0) == 0:  # the same in every lane
         return _rows(a[0], m, k).expand(a.shape[0], m, k)
     if m < FRACTAL:
-        return a[..., 0, :, :m, :].transpose(-3, -2).flatten(-2)[..., :k]
-    return a.transpose(-3, -2).flatten(-2).flatten(-3, -2)[..., :m, :k]
+        return _dense(a[..., 0, :, :m, :].transpose(-3, -2)).flatten(-2)[..., :k]
+    return _dense(a.transpose(-3, -2)).flatten(-2).flatten(-3, -2)[..., :m, :k]
 
 
 def _columns(b: torch.Tensor, k: int, n: int) -> torch.Tensor:
     """nZ (..., k / C0, n / 16, 16, C0) as (..., k, n)."""
     if b.dim() > 4 and b.stride(0) == 0:
         return _columns(b[0], k, n).expand(b.shape[0], k, n)
-    return b.movedim(-4, -2).flatten(-2).flatten(-3, -2)[..., :n, :k].transpose(-1, -2)
+    return _dense(b.movedim(-4, -2)).flatten(-2).flatten(-3, -2)[..., :n, :k].transpose(-1, -2)
+
+
+def _dense(view: torch.Tensor) -> torch.Tensor:
+    """*view* in memory of its own and order, 16-bit numbers as float32, in one go."""
+    dtype = view.dtype if view.itemsize > 2 else torch.float32
+    return torch.empty(view.shape, dtype=dtype).copy_(view)
 
 
 def _matrix(c: torch.Tensor) -> torch.Tensor:

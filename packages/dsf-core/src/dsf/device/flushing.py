@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from dsf import errors
 from dsf.device import blocks
 from dsf.device.blocks import Block
@@ -13,10 +17,22 @@ __all__ = ["flush", "physical", "reap", "settle"]
 
 def flush() -> None:
     """Run what is recorded. An error is raised here, and again by whoever reads a tensor that it left unknown."""
-    with lock:
+    with lock, _uncollected():
         if recorder.log:
             _run(draft(recorder.log, recorder.epoch))
         reap()
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Python's search for garbage waits: a flush makes thousands of objects and no cycle among them."""
+    wanted = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if wanted:
+            gc.enable()
 
 
 def _run(work: Draft) -> None:

@@ -141,7 +141,9 @@ def add_matrix(
 
 def _as_described(form: str) -> Rule:
     """The HDL knows products of *form* (none: of the operands' dtype) and has them added up in the accumulator's dtype.
-    A dtype that the chip computes elsewhere is who chooses kernels' business; a form has no tensors to choose by."""
+
+    A dtype that the chip computes elsewhere is who chooses kernels' business; a form has no tensors to choose by.
+    """
 
     def rule(chip: Chip, ins: Instruction) -> str | None:
         acc, name = ins.operands[0].dtype, form or ins.operands[1].dtype
@@ -152,6 +154,7 @@ def _as_described(form: str) -> Rule:
             return f"products of {name} added up in {acc}; {chip.name} adds them up in {stated.accumulate}"
         return None
 
+    rule.__doc__ = f"The chip's description knows products of {form or 'this dtype'} and adds them up in c's dtype."
     return rule
 
 

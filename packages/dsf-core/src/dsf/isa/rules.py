@@ -62,6 +62,8 @@ def one_dtype(*places: int) -> Rule:
         dtypes = dict.fromkeys(ins.operands[i].dtype for i in places)
         return f"one dtype for all, not {' and '.join(dtypes)}; cast first" if len(dtypes) > 1 else None
 
+    numbers = " and ".join(str(place + 1) for place in sorted(places))
+    rule.__doc__ = f"Operands {numbers} share one dtype: the unit converts nothing on the way."
     return rule
 
 
