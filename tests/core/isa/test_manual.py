@@ -64,7 +64,7 @@ def test_every_rule_is_explained_also_one_that_another_function_made(table: Isa,
     """What a factory makes has no docstring of its own, and a partial application has partial's."""
     assert entry(table, chip, "mend").constraints == (
         " ".join((one_shape.__doc__ or "").split()),
-        " ".join((one_dtype.__doc__ or "").split()),
+        "Operands 1 and 2 share one dtype of those listed: the unit converts nothing on the way.",
         "Not too many rows.",
     )
     assert entry(table, chip, "Weld").cycles == " ".join((fixed.__doc__ or "").split())

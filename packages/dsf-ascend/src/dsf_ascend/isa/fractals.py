@@ -41,4 +41,5 @@ def columns_in_fractals(blocks: int, matrix: int) -> Rule:
         wanted = (ceil(nd.shape[1] / width), nd.shape[0], width)
         return None if nz.shape == wanted else f"{nd.shape} of {nz.dtype} are {wanted} in fractals, not {nz.shape}"
 
+    rule.__doc__ = f"Operand {blocks + 1} is in fractals what operand {matrix + 1} is in rows."
     return rule

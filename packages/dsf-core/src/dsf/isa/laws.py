@@ -51,7 +51,14 @@ def reduction(chip: Chip, row: Row, ins: Instruction) -> int:
 
 def over(place: int) -> Cycles:
     """As elementwise, over the operand at *place* alone."""
-    return lambda chip, row, ins: _vector(chip, row, pieces(ins.operands[place]), ins.operands[place].dtype)
+
+    def cycles(chip: Chip, row: Row, ins: Instruction) -> int:
+        return _vector(chip, row, pieces(ins.operands[place]), ins.operands[place].dtype)
+
+    cycles.__doc__ = (
+        f"Start-up plus elements over the engine's rate for the row's class, over operand {place + 1} alone."
+    )
+    return cycles
 
 
 def filling(source: str) -> Cycles:
@@ -61,6 +68,7 @@ def filling(source: str) -> Cycles:
         path = chip.paths[source, ins.operands[0].space]
         return path.startup_cycles + ceil(ins.operands[0].nbytes / path.bytes_per_cycle)
 
+    cycles.__doc__ = f"Start-up plus the filled bytes over the width of the path that ends there, from {source}."
     return cycles
 
 
@@ -79,7 +87,14 @@ def fractals(chip: Chip, row: Row, ins: Instruction) -> int:
 
 def fractals_of(form: str) -> Cycles:
     """As fractals, at the rate of number format *form*, which torch stores in a wider one; none: the operands' own."""
-    return (lambda chip, row, ins: _fractals(chip, row, ins, form)) if form else fractals
+    if not form:
+        return fractals
+
+    def cycles(chip: Chip, row: Row, ins: Instruction) -> int:
+        return _fractals(chip, row, ins, form)
+
+    cycles.__doc__ = f"Start-up plus one matrix tile per cycle: padded MACs over the engine's rate of {form}."
+    return cycles
 
 
 def _fractals(chip: Chip, row: Row, ins: Instruction, form: str) -> int:

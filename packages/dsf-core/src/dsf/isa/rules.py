@@ -62,8 +62,9 @@ def one_dtype(*places: int) -> Rule:
         dtypes = dict.fromkeys(ins.operands[i].dtype for i in places)
         return f"one dtype for all, not {' and '.join(dtypes)}; cast first" if len(dtypes) > 1 else None
 
-    numbers = " and ".join(str(place + 1) for place in sorted(places))
-    rule.__doc__ = f"Operands {numbers} share one dtype: the unit converts nothing on the way."
+    *most, last = (str(place + 1) for place in sorted(places))
+    numbers = f"Operands {', '.join(most)} and {last} share" if most else f"Operand {last} has"
+    rule.__doc__ = f"{numbers} one dtype of those listed: the unit converts nothing on the way."
     return rule
 
 
