@@ -20,6 +20,7 @@ from attrs import define, field, frozen
 from dsf.hdl import Chip
 from dsf.isa.program import Affine, Instruction, Loop, Nest, Operand, Program, torch_dtype
 from dsf.isa.table import Isa, Row
+from dsf.machine import selftest
 from dsf.machine.arena import Arena
 from dsf.machine.lanes import MOST_LANES, Lanes, lanes_of, step_of
 from dsf.machine.settle import computes_as_the_host, rounding_of
@@ -116,6 +117,8 @@ class Functional:
     def __init__(self, chip: Chip, isa: Isa, arena: Arena, exact: bool = False) -> None:
         self.chip, self.isa, self.arena = chip, isa, arena
         self.exact = exact or not computes_as_the_host(chip)
+        if not self.exact:
+            selftest.check()
         self._cores: dict[str, OnChip] = {}
 
     def unroll(self, program: Program) -> Unrolled:
