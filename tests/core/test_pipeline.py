@@ -401,6 +401,39 @@ def test_every_fidelity_states_the_same_times_and_launches(enabled: Maker, decod
     assert reports["isa"]["fallbacks"] == []
 
 
+def test_a_forecast_of_recorded_intents_is_the_time_of_running_them(enabled: Maker, decoder: Maker) -> None:
+    session = enabled(fidelity="timing")
+    with session.listening() as steps:
+        logits(session, decoder)
+    durations = [fs for step in steps for fs in session.forecast().durations(step)]
+    assert len(durations) == 33
+    assert sum(durations) / 1e12 == dsf.report().device_milliseconds
+    fresh = enabled(fidelity="timing")  # it has planned nothing
+    assert [fs for step in steps for fs in fresh.forecast().durations(step)] == durations
+
+
+def test_a_forecast_prices_what_the_host_does(write: Maker) -> None:
+    tape = write(fidelity="timing")
+    tape.op("sort.default", tape.put(torch.randn(4, 8)), keep=True)
+    with tape.session.listening() as steps:
+        tape.run()
+    (step,) = steps
+    wanted = tape.session.report().host_milliseconds
+    assert wanted > 0
+    assert sum(tape.session.forecast().durations(step)) / 1e12 == wanted
+
+
+def test_launched_programs_run_again_give_the_same_bytes(enabled: Maker, decoder: Maker) -> None:
+    session = enabled()
+    with session.launches() as launched:
+        logits(session, decoder)
+    assert len(launched) == 33
+    before = session.storage.arena.bytes[: session.peak].clone()
+    for program in launched:
+        program.run()
+    assert torch.equal(session.storage.arena.bytes[: session.peak], before)
+
+
 def test_two_runs_are_equal_to_the_bit_and_the_femtosecond(enabled: Maker, decoder: Maker) -> None:
     runs = []
     for _ in range(2):
