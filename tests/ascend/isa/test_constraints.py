@@ -14,8 +14,8 @@ import pytest
 
 from dsf import errors
 from dsf.hdl import Chip
-from dsf.isa import Affine, Instruction, Nest, Operand, Param, Phase, Program, Role
-from dsf.isa.program import contiguous
+from dsf.isa import Affine, Instruction, Loop, Nest, Operand, Param, Phase, Program, Role
+from dsf.isa.program import Term, contiguous
 from dsf.isa.verify import verify
 from dsf_ascend.isa import ISA
 
@@ -356,6 +356,37 @@ def test_an_instruction_that_breaks_a_rule_is_refused_with_the_rule(build: Build
     with pytest.raises(errors.ProgramError, match=rf"^DSF-[XI]00\d: test, line 4: {row}") as error:
         build(*cores, row, *operands, **scalars)
     assert said in error.value.sentence
+
+
+HELD = {
+    "DataCopyPad.GM2UB": ((ub(16, 48), operand("GM", (16, 35), "float16")), {"left": 2, "value": 1.5}, "left"),
+    "GatherMask": ((ub(8), ub(32, offset=64)), {"pattern": 4}, "pattern"),
+    "Mmad.fractal": (
+        (operand("L0C", (2, 16, 16), "float32"), operand("L0A", (1, 4, 16, 16), "float16"),
+         operand("L0B", (4, 2, 16, 16), "float16")),
+        {"accumulate": 0, "m": 16, "k": 64, "n": 32}, "k",
+    ),
+    "LoadData3D.L0A": (
+        (operand("L0A", (20, 96), "float16"), l1(1, 9, 8, 16)),
+        {"kernel_h": 3, "kernel_w": 2, "stride_h": 2, "stride_w": 2, "right": 1, "top": 1, "bottom": 1}, "stride_w",
+    ),
+}  # fmt: skip
+"""Instructions that hold whole numbers, with one of them."""
+
+
+@pytest.mark.parametrize("name", HELD)
+def test_a_number_that_an_instruction_holds_may_be_written_as_an_address_but_not_depend_on_a_loop(
+    build: Build, chip: Chip, name: str
+) -> None:
+    """A listing's 0x2 is an expression without loops; [r0] is one with a loop."""
+    operands, scalars, which = HELD[name]
+    core = "AIV" if operands[0].space == "UB" else "AIC"
+    build(core, name, *operands, **{**scalars, which: Affine(scalars[which])})
+    varying = Instruction(name, operands, tuple({**scalars, which: Affine(0, (Term("r0", 1),))}.items()))
+    nest = Nest((), (Loop("r0", 3, (varying,)),))
+    program = Program("test", (Param("x", "inout", 64 << 20),), (Phase(core, (nest,)),))
+    with pytest.raises(errors.MachineError, match=rf"^DSF-X006: .*{which}=r0 depends on a loop; expected a number$"):
+        verify(program, ISA, chip)
 
 
 def test_every_row_with_rules_of_its_own_is_refused_in_some_test() -> None:

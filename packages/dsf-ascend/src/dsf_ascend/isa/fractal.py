@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from math import ceil
-from typing import Any
 
 import torch
 
@@ -18,7 +17,7 @@ from dsf.isa import Isa, accumulate, read
 from dsf.isa.laws import rate
 from dsf.isa.products import Product
 from dsf.isa.program import Instruction
-from dsf.isa.rules import limit, one_dtype
+from dsf.isa.rules import holds_numbers, limit, one_dtype, whole
 from dsf.isa.table import Row
 
 __all__ = ["declare"]
@@ -26,6 +25,7 @@ __all__ = ["declare"]
 MMAD = "asc-devkit guide, Mmad: cycles = dt + ceil16(m) * ceil16(n) * ceil_k0(k) / (cube_m * cube_n * cube_k)"
 FLOATS = ("float16", "bfloat16", "float32")
 FRACTAL = 16
+SIZES = ("m", "k", "n")
 PRODUCT = Product()
 
 
@@ -37,7 +37,7 @@ def declare(isa: Isa) -> None:
         ("b", read("L0B", dtypes=FLOATS)),
     ]
     text = "c NZ (n / 16, m, 16) = a ZZ (m / 16, k / C0, 16, C0) @ b nZ (k / C0, n / 16, 16, C0) (+ c where accumulate"
-    rules = (fractal_shapes, one_dtype(1, 2))
+    rules = (holds_numbers(*SIZES), fractal_shapes, one_dtype(1, 2))
     isa.add(
         Row("Mmad.fractal", "M", cycles, tuple(roles), _semantics, f"{text})", _fast, rules, "matmul.fractal", None,
             macs, MMAD, "mac", _lanes)
@@ -139,7 +139,7 @@ def _accumulator(c: torch.Tensor, accumulate: int, m: int, n: int) -> Iterator[t
 
 
 def _sizes(ins: Instruction) -> dict[str, int]:
-    return {name: int(str(value)) for name, value in ins.scalars if name in ("m", "k", "n")}
+    return {name: whole(ins, name) for name in SIZES}
 
 
 def macs(chip: Chip, ins: Instruction) -> int:
@@ -158,9 +158,9 @@ def cycles(chip: Chip, row: Row, ins: Instruction) -> int:
 def fractal_shapes(chip: Chip, ins: Instruction) -> str | None:
     """The fractals of c, a and b are those that m, k and n need."""
     c, a, b = (operand.shape for operand in ins.operands[:3])
-    size: dict[str, Any] = _sizes(ins)
-    if missing := [name for name in ("m", "k", "n") if size.get(name, 0) < 1]:
-        return f"{' and '.join(missing)} missing or below 1"
+    size = _sizes(ins)
+    if small := [f"{name}={value}" for name, value in size.items() if value < 1]:
+        return f"{' and '.join(small)}; expected 1 at least"
     c0 = limit(chip, "vector_block_bytes") // ins.operands[1].itemsize
     m1, k1, n1 = ceil(size["m"] / FRACTAL), ceil(size["k"] / c0), ceil(size["n"] / FRACTAL)
     wanted = (n1, m1 * FRACTAL, FRACTAL), (m1, k1, FRACTAL, c0), (k1, n1, FRACTAL, c0)

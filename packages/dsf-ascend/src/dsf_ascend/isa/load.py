@@ -12,7 +12,7 @@ from dsf.hdl import Chip
 from dsf.isa import Isa, laws, read, write
 from dsf.isa.families import add_copies, in_place
 from dsf.isa.program import Affine, Instruction
-from dsf.isa.rules import limit, one_dtype, scalars_fit
+from dsf.isa.rules import holds_numbers, limit, one_dtype, scalars_fit, whole
 from dsf.isa.table import Cycles, Row, Rule
 
 __all__ = ["declare", "windows"]
@@ -22,6 +22,9 @@ TRANSPOSE = "asc-devkit guide, LoadDataWithTranspose: squares of 16 (16 and 32 b
 IMAGES = "asc-devkit guide, LoadData3D: 512 / (n + 2) B a cycle to L0A, 512 / (n + 4) to L0B for n > 1"
 CONSTANT = "asc-devkit guide, InitConstValue"
 STORED = ("float16", "bfloat16", "float32", "int32", "int16", "int8", "uint8")
+WINDOW = (
+    "kernel_h", "kernel_w", "stride_h", "stride_w", "dilation_h", "dilation_w", "left", "right", "top", "bottom",
+)  # fmt: skip
 FILLED = ("float16", "bfloat16", "float32", "int32", "int16")
 
 
@@ -36,7 +39,8 @@ def declare(isa: Isa) -> None:
              (one_dtype(0, 1), whole_squares), TRANSPOSE)  # fmt: skip
         _add(isa, f"LoadData3D.{space}", space, window_bytes(f"load3d_{space.lower()}_cycles"), _columns,
              f"dst in {space} (windows, C1 * kernel_h * kernel_w * C0) = the windows of an image in L1 (C1, H, W, C0), "
-             "zeros around it", f"load.{side}.windows", (one_dtype(0, 1), the_windows_fit), IMAGES)  # fmt: skip
+             "zeros around it", f"load.{side}.windows", (one_dtype(0, 1), holds_numbers(*WINDOW), the_windows_fit),
+             IMAGES)  # fmt: skip
         _add_constant(isa, space, "MTE1")
     _add_constant(isa, "L1", "MTE2", "GM")
 
@@ -93,7 +97,7 @@ def _columns(
 def the_windows_fit(chip: Chip, ins: Instruction) -> str | None:
     """The image is (C1, H, W, C0), C0 of 32 bytes, and the result has a row for each window."""
     dst, src = ins.operands
-    numbers = {name: int(str(value)) for name, value in ins.scalars}
+    numbers = {name: whole(ins, name) for name, _ in ins.scalars}
     width = limit(chip, "vector_block_bytes") // src.itemsize
     if len(src.shape) != 4 or src.shape[3] != width:
         return f"an image is (C1, H, W, {width}), not {src.shape}"
@@ -113,7 +117,7 @@ def window_bytes(extra: str) -> Cycles:
 
     def cycles(chip: Chip, row: Row, ins: Instruction) -> int:
         dst, src = ins.operands
-        path, step = chip.paths[src.space, dst.space], int(str(dict(ins.scalars).get("stride_w", 1)))
+        path, step = chip.paths[src.space, dst.space], whole(ins, "stride_w", 1)
         if step == 1:
             return path.startup_cycles + ceil(dst.nbytes / path.bytes_per_cycle)
         return path.startup_cycles + ceil(dst.nbytes / limit(chip, "fractal_bytes")) * (step + limit(chip, extra))

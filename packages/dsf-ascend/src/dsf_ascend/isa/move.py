@@ -17,7 +17,7 @@ from dsf.hdl import Chip
 from dsf.isa import Isa, Operand, accumulate, laws, read, write
 from dsf.isa.families import add_copies, add_indexed, in_place
 from dsf.isa.program import Instruction
-from dsf.isa.rules import limit, one_dtype, one_shape, scalars_fit
+from dsf.isa.rules import holds_numbers, limit, one_dtype, one_shape, scalars_fit, whole
 from dsf.isa.table import Row, Rule
 from dsf_ascend.isa import load
 from dsf_ascend.isa.fractals import columns_in_fractals, from_fractals, to_fractals
@@ -55,7 +55,8 @@ def _add_padded(isa: Isa) -> None:
     for space in ("UB", "L1"):
         _add(isa, f"DataCopyPad.GM2{space}", "MTE2", "GM", space, _padded,
              "dst = left times value, a row of src, value up to the end; left and right within a block of 32 bytes",
-             "load.padded", (one_dtype(0, 1), pads_within_a_block, scalars_fit, gap_fits_the_field), PAD)  # fmt: skip
+             "load.padded", (one_dtype(0, 1), holds_numbers("left"), pads_within_a_block, scalars_fit,
+              gap_fits_the_field), PAD)  # fmt: skip
     _add(isa, "DataCopyPad.UB2GM", "MTE3", "UB", "GM", _cut, "dst = the beginning of each row of src, padded in UB",
          "store.padded", (one_dtype(0, 1), cut_within_a_block, gap_fits_the_field), PAD)  # fmt: skip
 
@@ -82,7 +83,7 @@ def _cut(dst: torch.Tensor, src: torch.Tensor) -> torch.Tensor:
 def pads_within_a_block(chip: Chip, ins: Instruction) -> str | None:
     """A row of the result is a row of the source with less than a block more on either side, in whole blocks."""
     dst, src = ins.operands
-    left, size = int(str(dict(ins.scalars).get("left", 0))), limit(chip, "vector_block_bytes")
+    left, size = whole(ins, "left"), limit(chip, "vector_block_bytes")
     right = dst.shape[-1] - left - src.shape[-1]
     if dst.shape[:-1] != src.shape[:-1] or left < 0 or right < 0:
         return f"{src.shape} with {left} on its left does not fill {dst.shape}"

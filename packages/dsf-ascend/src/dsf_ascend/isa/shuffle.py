@@ -17,7 +17,7 @@ from dsf.hdl import Chip
 from dsf.isa import Isa, accumulate, laws, read, write
 from dsf.isa.families import in_place, in_range, one_by_one
 from dsf.isa.program import Instruction
-from dsf.isa.rules import limit, one_dtype, one_shape
+from dsf.isa.rules import holds_numbers, limit, one_dtype, one_shape, whole
 from dsf.isa.table import Cycles, Role, Row, Rule
 
 __all__ = ["declare"]
@@ -184,7 +184,8 @@ def _add_gathers(isa: Isa, rules: tuple[Rule, ...]) -> None:
          one_by_one(in_place(_gathered_blocks)))  # fmt: skip
     _row(isa, "GatherMask", laws.over(1), {"dst": dst, "a": table}, _every,
          f"dst = of each row of a, by pattern: {PATTERNS}",
-         (one_dtype(0, 1), the_pattern_exists, *rules), "gather.pattern", "gather_mask")  # fmt: skip
+         (one_dtype(0, 1), holds_numbers("pattern"), the_pattern_exists, *rules), "gather.pattern",
+         "gather_mask")  # fmt: skip
     chosen = {"dst": accumulate("UB", dtypes=NUMBERS), "a": table, "mask": read("UB", dtypes=("bool",))}
     _row(isa, "GatherMask.Mask", laws.over(1), chosen, _chosen,
          "dst begins with the numbers of a where mask, in order; the rest of dst stays",
@@ -232,10 +233,10 @@ def one_index_a_block(chip: Chip, ins: Instruction) -> str | None:
 def the_pattern_exists(chip: Chip, ins: Instruction) -> str | None:
     """Patterns 1 to 7; a row of the result is as long as the pattern leaves it."""
     dst, a = ins.operands
-    pattern = dict(ins.scalars).get("pattern")
+    pattern = whole(ins, "pattern")
     if pattern not in STEPS:
         return f"pattern={pattern}; expected 1 to 7"
-    step, _ = STEPS[int(str(pattern))]
+    step, _ = STEPS[pattern]
     fits = a.shape[-1] % step == 0 and dst.shape == (*a.shape[:-1], a.shape[-1] // step)
     return None if fits else f"pattern {pattern} leaves one of {step} of each row of {a.shape}, not {dst.shape}"
 

@@ -11,8 +11,8 @@ from dsf.isa.program import Affine, Instruction, Operand, torch_dtype
 from dsf.isa.table import Rule
 
 __all__ = [
-    "apart_or_the_same", "limit", "one_dtype", "one_shape", "product_shapes", "reduced_shape", "rows_of",
-    "scalars_fit", "whole_steps",
+    "apart_or_the_same", "holds_numbers", "limit", "one_dtype", "one_shape", "product_shapes", "reduced_shape",
+    "rows_of", "scalars_fit", "whole", "whole_steps",
 ]  # fmt: skip
 
 
@@ -21,6 +21,29 @@ def limit(chip: Chip, name: str) -> int:
     value = chip.limits[name]
     assert isinstance(value, int), "a limit that rules ask for is one number"
     return value
+
+
+def whole(ins: Instruction, name: str, default: int = 0) -> int:
+    """The whole number that the instruction holds as *name*. One that depends on a loop is none: `holds_numbers` is the
+    rule that refuses it, and stands before whoever asks."""
+    value = dict(ins.scalars).get(name, default)
+    if isinstance(value, Affine):
+        return value.const
+    assert isinstance(value, int), "verify has checked the kind"
+    return value
+
+
+def holds_numbers(*names: str) -> Rule:
+    """What the instruction itself holds as these scalars is fixed: no loop changes it."""
+
+    def rule(chip: Chip, ins: Instruction) -> str | None:
+        for name, value in ins.scalars:
+            if name in names and isinstance(value, Affine) and value.terms:
+                return f"{name}={value} depends on a loop; expected a number"
+        return None
+
+    rule.__doc__ = f"{', '.join(names)}: no loop changes what the instruction itself holds."
+    return rule
 
 
 def one_shape(chip: Chip, ins: Instruction) -> str | None:
