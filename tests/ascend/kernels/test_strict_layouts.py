@@ -163,6 +163,6 @@ def test_rows_too_far_apart_for_nd2nz_are_refused_with_the_limit(strict):
     kernel: Kernel = next(k for k in PRODUCTS if k.kind == "linear")
     intent = strict.intent("linear", [x, w], [strict.out((16, 70000), x.dtype)], has_bias=False, transposed=False)
     with pytest.raises(
-        errors.KernelError, match=r"^DSF-K020: strict layouts: rows lie 70000 elements apart, ND2NZ steps"
+        errors.KernelError, match=r"^DSF-K021: strict layouts: rows lie 70000 elements apart, ND2NZ steps"
     ):
         kernel.emit(strict.target, intent)

@@ -57,7 +57,7 @@ def test_what_is_not_asked_is_left_to_enable(enabled_with: list[dict[str, Any]])
             ["--ambient", "nan"],
             "DSF-D020: ambient: found 'nan', which is no temperature; expected the room's air in °C",
         ),
-        (["--ambient", "99"], "DSF-D020: ambient: found 99 °C; expected the room's air in °C, from -40 to 80, the cap"),
+        (["--ambient", "99"], "DSF-D020: ambient: found 99 °C; expected the room's air in °C, from -40 to 71, in"),
         (["--thermal", "fan"], "DSF-D022: thermal policy 'fan' is unknown; expected one of ladder, threshold, none"),
     ],
 )

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from attrs import frozen
 
-from dsf import errors
+from dsf import errors, units
+from dsf.hdl import Chip
 from dsf.intent.ir import Intent, attributes
 from dsf.intent.tape import Region, Window
 from dsf.isa import Instruction, Program
@@ -98,11 +99,21 @@ def disassemble(program: Program, view: View, kernel: str | None = None, counted
         time = timing(program)
     except errors.ProgramError as broken:
         findings = (str(broken),)
+    findings += _too_large(program, chip)
     counts = _counts(program, timing) if counted and not findings else {}
     lines = tuple(
         Line(number, depth, text, *counts.get(number, ())) for number, (depth, text) in enumerate(program.lines(), 1)
     )
     return Disassembly(chip.name, isa.name, program, kernel, bool(counts), lines, findings, time)
+
+
+def _too_large(program: Program, chip: Chip) -> tuple[str, ...]:
+    """A program whose buffers no allocator could place is a finding, however well it is written."""
+    wanted, main = sum(param.nbytes for param in program.params), chip.main_memory
+    if wanted <= main.usable:
+        return ()
+    need, room = units.show(wanted, "bytes"), units.show(main.usable, "bytes")
+    return (f"DSF-M002: {program.name}: its buffers need {need}, {main.name} of {chip.name} has {room} for programs",)
 
 
 def _counts(program: Program, timing: Timing) -> dict[int, tuple[int, int]]:

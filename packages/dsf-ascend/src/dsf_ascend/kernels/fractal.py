@@ -29,7 +29,7 @@ def refuse_wide_rows(chip: Chip, product: Product) -> None:
     for side in (product.a, product.b):
         if (found := max(side.row, side.column)) > most:
             raise errors.KernelError(
-                "DSF-K020", f"strict layouts: rows lie {found} elements apart, ND2NZ steps over {most} at most"
+                "DSF-K021", f"strict layouts: rows lie {found} elements apart, ND2NZ steps over {most} at most"
             )
 
 

@@ -210,6 +210,16 @@ def _chapter(chapter: Chapter) -> Iterator[Any]:
             each = ", ".join(f"{dtype} {number}" for dtype, number in rate.by_dtype)
             table.add_row(rate.opclass, each, rate.origin)
         yield table
+    if chapter.paths:
+        table = _Table(
+            "", ("path", "bytes a cycle", "start-up cycles", "origin of the width"), right=("bytes a cycle",)
+        )
+        for way in chapter.paths:
+            row = f"{way.source} to {way.target}", str(way.bytes_per_cycle), str(way.startup_cycles), way.origin
+            table.add_row(*row)
+        yield table
+    if chapter.tiles:
+        yield "one step, m x k x n: " + ", ".join(f"{d} {m} x {k} x {n}" for d, (m, k, n) in chapter.tiles)
 
 
 def _entry(entry: Entry) -> Iterator[Any]:

@@ -16,6 +16,7 @@ from attrs import asdict, frozen
 
 from dsf import errors
 from dsf.hdl import Chip, Engine
+from dsf.hdl.model import Path
 from dsf.isa.program import Instruction
 from dsf.isa.table import Isa, Row
 
@@ -62,8 +63,20 @@ class Rate:
 
 
 @frozen
+class Way:
+    """A data path that an engine moves bytes along, for one core: its width and what starting costs."""
+
+    source: str
+    target: str
+    bytes_per_cycle: int
+    startup_cycles: int
+    origin: str
+
+
+@frozen
 class Chapter:
-    """One engine with its instructions. *cores* are (kind, how many the chip has), each of which has this engine."""
+    """One engine with its instructions. *cores* are (kind, how many the chip has), each of which has this engine;
+    *tiles* (dtype, (m, k, n)) what a matrix engine does in one step."""
 
     engine: str
     kind: str
@@ -72,12 +85,15 @@ class Chapter:
     clock_origin: str
     startup_cycles: int
     rates: tuple[Rate, ...]
+    paths: tuple[Way, ...]
+    tiles: tuple[tuple[str, tuple[int, int, int]], ...]
     entries: tuple[Entry, ...]
 
     def to_json(self) -> dict[str, Any]:
         rates = {rate.opclass: {"by_dtype": dict(rate.by_dtype), "origin": rate.origin} for rate in self.rates}
         entries = [entry.to_json() for entry in self.entries]
-        return asdict(self) | {"cores": dict(self.cores), "rates": rates, "entries": entries}
+        told = {"cores": dict(self.cores), "rates": rates, "tiles": dict(self.tiles), "entries": entries}
+        return asdict(self) | told
 
 
 @frozen
@@ -125,8 +141,18 @@ def _chapter(isa: Isa, chip: Chip, engine: Engine) -> Chapter:
         clock_origin=chip.origin(f"/clocks/{engine.clock}").origin,
         startup_cycles=engine.startup_cycles,
         rates=tuple(_rate(chip, engine, opclass) for opclass in engine.rates),
+        paths=tuple(
+            Way(p.source, p.target, p.bytes_per_cycle, p.startup_cycles, _width_origin(chip, p))
+            for p in chip.paths.values()
+            if p.engine == engine.name
+        ),
+        tiles=tuple(engine.tiles.items()),
         entries=tuple(_entry(chip, row) for row in isa.rows.values() if row.engine == engine.name),
     )
+
+
+def _width_origin(chip: Chip, path: Path) -> str:
+    return chip.origin(f"/paths/{path.source}->{path.target}/width").origin
 
 
 def _rate(chip: Chip, engine: Engine, opclass: str) -> Rate:

@@ -168,8 +168,9 @@ class Isa:
 
     def unknown(self, name: str) -> str:
         """What to say about a name that is in no row: the nearest names, else where all are listed."""
-        near = get_close_matches(name, self.rows, n=3, cutoff=0.75)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"print(isa) lists all {len(self.rows)}"
+        folded = {known.lower(): known for known in self.rows}
+        near = [folded[n] for n in get_close_matches(name.lower(), folded, n=3, cutoff=0.75)]
+        hint = f"did you mean {' or '.join(near)}?" if near else f"`dsf-cli isa` lists all {len(self.rows)}"
         return f"{self.name}: no instruction named '{name}'; {hint}"
 
     @property

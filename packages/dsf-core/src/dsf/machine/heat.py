@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from fractions import Fraction
-from math import isfinite
+from math import floor, isfinite
 
 from attrs import define, evolve, field, frozen
 
@@ -58,8 +58,10 @@ def coldness(chip: Chip) -> str:
 
 def check_ambient(chip: Chip, ambient: object, where: str) -> float:
     """*ambient* °C, if *chip* works in such a room; else a DeviceError. *where* says who asked for it."""
-    highest, what = _highest(chip)
-    if isinstance(ambient, bool) or not isinstance(ambient, int | float) or not isfinite(ambient):
+    if lacking := coldness(chip):
+        raise errors.DeviceError("DSF-D020", f"{where}: {lacking}, so that it has no temperature; leave it out")
+    highest = _highest(chip)
+    if isinstance(ambient, bool) or not isinstance(ambient, int | float) or not _is_finite(ambient):
         found = f"{str(ambient)[:40]!r}, which is no temperature"
     elif COLDEST <= ambient <= highest:
         return float(ambient)
@@ -67,19 +69,27 @@ def check_ambient(chip: Chip, ambient: object, where: str) -> float:
         found = show(ambient, "celsius")
     raise errors.DeviceError(
         "DSF-D020",
-        f"{where}: found {found}; expected the room's air in °C, from {COLDEST:g} to {highest:g}, "
-        f"{what} of {chip.name}",
+        f"{where}: found {found}; expected the room's air in °C, from {COLDEST:g} to {highest:g}, in which "
+        f"{chip.name} at rest reaches its cap",
     )
 
 
-def _highest(chip: Chip) -> tuple[float, str]:
-    """The warmest room in which the chip could ever run at full clock."""
-    thermal = chip.thermal
-    if thermal is None:
-        return 100.0, "since there is no limit in the hardware description"
-    limits = [(step.celsius, "the firmware's first step") for step in thermal.ladder]
-    limits += [(thermal.control.cap, "the cap")] if thermal.control else []
-    return min(limits)
+def _is_finite(number: float) -> bool:
+    try:
+        return isfinite(number)
+    except OverflowError:  # a whole number beyond all floats
+        return False
+
+
+def _highest(chip: Chip) -> float:
+    """The warmest room in which the chip at rest is not above its cap, rounded down to a tenth."""
+    power, thermal = chip.power, chip.thermal
+    assert power is not None, "coldness was asked"
+    assert thermal is not None, "coldness was asked"
+    assert thermal.control is not None, "coldness was asked"
+    network = Network(thermal, 0.0)
+    network.settle(power.states["idle"])
+    return floor((thermal.control.cap - network.celsius) * 10) / 10
 
 
 def slowed(time: KernelTime, share: Fraction) -> KernelTime:
