@@ -78,6 +78,8 @@ def test_a_barrier_in_a_loop_with_flags_around_it_keeps_their_time(chip: Chip) -
         tile, other = b.on("UB", 0, (2048,), "float16"), b.on("UB", 8192, (2048,), "float16")
         b("DataCopy.GM2UB", tile, b.gm(0, 0, (2048,), "float16"))
         b.set_flag("MTE2", "MTE3", 1)
+        b("Duplicate", other, value=0)
+        b("Scalar.fill", b.on("UB", 16384, (2,), "int64"), value=1)
         with b.loop(50):
             b("Exp", other, other)
             b("PipeBarrier", pipe="ALL")

@@ -109,6 +109,15 @@ def test_a_rate_of_zero_is_refused(complaint: Complaint) -> None:
         ({"/memories/hbm/reserved": quantity("16 GiB")}, ["/memories/hbm/reserved: reserves 16 GiB of 16 GiB"]),
         ({"/sync/reserved_event_ids": {**quantity([16, 3]), "value": [16, 3]}},
          ["/sync/reserved_event_ids/value/1: found 3, but /sync/event_ids says that 0 to 15 are usable"]),
+        ({"/thermal/control/cap": quantity("86 °C")},
+         ["/thermal/control/cap: found 86 °C; the firmware slows the chip down above 85 °C already, so it would never "
+          "act"]),
+        ({"/limits/dimension": quantity(0)}, ["/limits/dimension/value: found 0; expected a limit above zero"]),
+        ({"/limits/line": quantity(["8 B", "0 B"])},
+         ["/limits/line/value/1: found '0 B'; expected a limit above zero"]),
+        ({"/numerics/dtypes/bfloat16/vector": "host"},
+         ["/numerics/preferred: found 'bfloat16', whose vector rule is 'host'; expected one that the chip itself "
+          "computes with"]),
     ],
 )  # fmt: skip
 def test_numbers_that_contradict_each_other_are_refused_by_name(
@@ -136,3 +145,31 @@ def test_a_variant_is_held_to_the_same(write: Callable[..., Path]) -> None:
 def test_what_has_a_wrong_form_is_left_to_the_schema(complaint: Complaint, part: str, broken: object) -> None:
     """No finding about numbers is made up, and nothing breaks."""
     assert all("too hot" not in finding and "no way" not in finding for finding in complaint({f"/{part}": broken}))
+
+
+@pytest.mark.parametrize("limit", ["some_gap_blocks", "some_cycles"])
+def test_a_limit_that_adds_or_bounds_a_gap_may_be_zero(write: Callable[..., Path], limit: str) -> None:
+    assert hdl.load(write({f"/limits/{limit}": quantity(0)})).limits[limit] == 0
+
+
+def test_a_limit_is_not_negative(complaint: Complaint) -> None:
+    assert complaint({"/limits/dimension": quantity(-3)}) == [
+        "/limits/dimension/value: '-3' is negative; a whole number or a size is not"
+    ]
+
+
+def test_a_cap_at_the_first_step_of_the_ladder_may_act(write: Callable[..., Path]) -> None:
+    assert hdl.load(write({"/thermal/control/cap": quantity("85 °C")})).thermal.control.cap == 85
+
+
+def test_nothing_is_native_to_a_vector_engine_that_is_not_there(complaint: Complaint) -> None:
+    said = complaint({"/engines/vec/kind": "scalar"})
+    assert "/numerics/dtypes/float16/vector: 'native', but no engine is of kind 'vector'; expected 'host'" in said
+
+
+@pytest.mark.parametrize("point", [10**400, -(10**400)])
+def test_a_number_that_no_float_holds_is_refused_where_it_stands(complaint: Complaint, point: int) -> None:
+    measured = {"what": "x", "unit": "s", "points": {"a": point}, "origin": "measured", "source": "acme"}
+    (said,) = complaint({"/measurements": {"m": measured}})
+    assert said.startswith("/measurements/m/points/a: found ")
+    assert "1e+30" in said

@@ -441,3 +441,123 @@ def test_what_counts_does_so_on_a_core_that_is_there_once_and_under_one_name(
 ) -> None:
     with pytest.raises(errors.ProgramError, match=f"^{code}: test, line {line}: {escape(said)}$"):
         verify(Program("test", (), (phase,)), isa, chip)
+
+
+def window(shape: tuple[int, ...], stride: tuple[int, ...]) -> Operand:
+    return Operand("sram", shape, stride, "float32", Affine())
+
+
+@pytest.mark.parametrize(
+    ("shape", "stride"),
+    [((4, 8), (0, 1)), ((4, 64), (8, 1)), ((2, 2, 16), (64, 64, 1)), ((2, 2, 2), (3, 2, 1)), ((3, 4), (3, 2))],
+)
+def test_no_place_is_written_by_two_elements(
+    refused: Callable[..., None], shape: tuple[int, ...], stride: tuple[int, ...]
+) -> None:
+    """Which of them would stay is nobody's promise."""
+    said = "operand 'dst' writes the same bytes more than once; a place is written by one element"
+    refused(f"DSF-X009: {said}", "v.fill", window(shape, stride), value=0)
+
+
+@pytest.mark.parametrize(
+    ("shape", "stride"),
+    [((4, 8), (8, 1)), ((8, 4), (1, 8)), ((1, 8), (0, 1)), ((2, 3), (3, 2)), ((4, 0), (0, 1)), ((2, 2, 2), (5, 4, 2))],
+)
+def test_rows_that_interleave_write_each_place_once(
+    block: Builder, shape: tuple[int, ...], stride: tuple[int, ...]
+) -> None:
+    block("v.fill", window(shape, stride), value=0)
+    finish(block)
+
+
+def test_what_is_read_may_name_a_place_twice(block: Builder) -> None:
+    block("v.exp", window((4, 16), (16, 1)), window((4, 16), (0, 1)))
+    finish(block)
+
+
+def test_a_window_has_at_most_16_dimensions(refused: Callable[..., None], block: Builder) -> None:
+    block("v.fill", window((1,) * 15 + (8,), (8,) * 15 + (1,)), value=0)
+    finish(block)
+    block._bodies[-1].clear()
+    said = "operand 'dst' has 17 sizes; expected at most 16"
+    refused(f"DSF-I008: {said}", "v.fill", window((1,) * 16 + (8,), (8,) * 16 + (1,)), value=0)
+
+
+FILL = Instruction("v.fill", (window((16,), (1,)),), (("value", 0),))
+
+
+def nested(loops: int, variables: int = 1) -> Program:
+    body: tuple[Instruction | Loop, ...] = (FILL,)
+    for n in range(loops):
+        body = (Loop(f"r{n}", 1, body),)
+    return Program("test", (), (Phase("core", (Nest(tuple((f"i{n}", 1) for n in range(variables)), body),)),))
+
+
+def test_16_loops_are_inside_each_other_and_16_variables_count_blocks_and_no_more(chip: Chip, isa: Isa) -> None:
+    verify(nested(16, 16), isa, chip)
+    said = r"^DSF-I009: test, line 20: loop r0<1: a loop inside 16 others; expected at most 16 inside each other$"
+    with pytest.raises(errors.IsaError, match=said):
+        verify(nested(17, 16), isa, chip)
+    with pytest.raises(errors.IsaError, match=r"^DSF-I009: test, line 3: .*: 17 variables count blocks; expected at m"):
+        verify(nested(16, 17), isa, chip)
+
+
+@pytest.mark.parametrize(
+    ("param", "said"),
+    [
+        (Param("x", "foo", 64), "its role is 'foo'; expected one of in, out, inout, workspace"),
+        (Param("x", "in", -5), "has -5 bytes; expected a whole number that is not negative"),
+        (Param("x", "in", 2.5), "has 2.5 bytes; expected a whole number that is not negative"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_parameter_has_a_role_and_a_size(chip: Chip, isa: Isa, param: Param, said: str) -> None:
+    with pytest.raises(errors.IsaError, match=f"^DSF-I012: test, line 1: parameter x: {escape(said)}$"):
+        verify(Program("test", (param,), ()), isa, chip)
+
+
+def test_nothing_is_stored_into_what_a_program_only_takes_in(refused: Callable[..., None], b: Builder) -> None:
+    refused(
+        "DSF-I012: operand 'dst' is written, but parameter x is 'in'; declare it out or inout",
+        "copy.sram.hbm", b.gm(0, 0, (16,), "float16"), b.on("sram", 0, (16,), "float16"),
+    )  # fmt: skip
+
+
+def test_an_on_chip_address_does_not_depend_on_the_block(chip: Chip, isa: Isa) -> None:
+    b = Builder("test", isa, chip)
+    with b.phase("core"), b.nest(i=4) as (i,):
+        b("v.fill", b.on("sram", i * 64, (16,), "float32"), value=0)
+    said = "operand 'dst' is in sram at an address that depends on i, which counts blocks; blocks are independent"
+    with pytest.raises(errors.MachineError, match=rf"^DSF-X008: test, line 4: v\.fill .*: {said}$"):
+        b.build()
+
+
+@pytest.mark.parametrize("engine", ["v", "s"])
+@pytest.mark.parametrize(
+    ("dtype", "value", "said"),
+    [
+        ("float16", 1e6, "expected at most 65504, or inf"),
+        ("float32", 1e39, "expected at most 3.40282e+38, or inf"),
+        ("int32", 0.5, "expected a whole number"),
+        ("int32", float("nan"), "expected a whole number"),
+        ("int32", float("inf"), "expected a whole number"),
+        ("int32", 1 << 31, "expected -2147483648 to 2147483647"),
+        ("int32", Affine(1 << 31), "expected -2147483648 to 2147483647"),
+    ],
+)
+def test_what_fills_is_a_number_of_the_format(
+    chip: Chip, isa: Isa, engine: str, dtype: str, value: float, said: str
+) -> None:
+    tile = Operand("sram", (16,), (1,), dtype, Affine())
+    fill = Instruction(f"{engine}.fill", (tile,), (("value", value),))
+    program = Program("test", (), (Phase("core", (Nest((), (fill,)),)),))
+    with pytest.raises(errors.MachineError, match=f"^DSF-X006: test, line 4: .*; {escape(said)}$"):
+        verify(program, isa, chip)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value"), [("float32", 0.1), ("float16", 65519.0), ("float16", float("inf")), ("float16", float("nan")),
+                         ("int32", 3), ("int32", 3.0), ("int32", Affine(7))],
+)  # fmt: skip
+def test_what_fills_is_rounded_to_a_float_and_may_be_no_number(block: Builder, dtype: str, value: float) -> None:
+    block("v.fill", block.on("sram", 0, (16,), dtype), value=value)
+    finish(block)

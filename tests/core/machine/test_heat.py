@@ -348,7 +348,7 @@ def test_an_impossible_room_is_refused_with_what_would_do(acme: Chip, ambient: o
 def test_a_chip_without_heat_takes_no_room(described: Callable[..., Path]) -> None:
     chip = hdl.load(described({"/thermal": None}))
     with pytest.raises(
-        errors.DeviceError, match="^DSF-D020: ambient: .* has no /thermal, .*it has no temperature; leave it out$"
+        errors.DeviceError, match=r"^DSF-D020: ambient: .* has no /thermal, .*it has no temperature; leave it out$"
     ):
         check_ambient(chip, 20, "ambient")
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from dsf import errors
-from dsf.isa import Builder, Program
+from dsf.isa import Affine, Builder, Instruction, Loop, Nest, Operand, Phase, Program
+from dsf.isa.program import Term
 from dsf.machine.ordering import check
 
 ROW = (256,)
@@ -122,3 +123,123 @@ def test_a_later_phase_reads_what_an_earlier_one_stored(b: Builder, planes: Any)
     with b.phase("core"), b.nest(i=1):
         b("copy.hbm.sram", b.on("sram", 0, ROW, "float32"), b.gm(2, 0, ROW, "float32"))
     checked(b, planes)
+
+
+def test_an_instruction_does_not_write_what_it_reads_itself(b: Builder, planes: Any) -> None:
+    with b.phase("core"), b.nest(i=1):
+        b("v.neg", b.on("sram", 0, ROW, "float32"), b.on("sram", 0, ROW, "float32"))
+    with pytest.raises(errors.MachineError, match=r"^DSF-X023: Mine: line 4 \(vec\) reads sram at bytes 0 to 1024"):
+        checked(b, planes)
+
+
+def test_windows_of_one_reach_and_other_strides_are_not_the_same_bytes(b: Builder, planes: Any) -> None:
+    shape = (2, 2, 8)
+    with b.phase("core"), b.nest(i=1):
+        b("v.fill", b.on("sram", 0, shape, "float32", (160, 32, 1)), value=1.0)
+        b.order("vec", "dout")
+        b("copy.sram.hbm", b.gm(1, 0, shape, "float32"), b.on("sram", 0, shape, "float32", (128, 64, 1)))
+    with pytest.raises(errors.MachineError, match="DSF-X023"):
+        checked(b, planes)
+
+
+def test_windows_of_other_pitch_that_share_no_byte_may_meet(b: Builder, planes: Any) -> None:
+    """Rows of 32 bytes at 512 and 704; 32 bytes at 576 lie between them."""
+    with b.phase("core"), b.nest(i=1):
+        b("copy.hbm.sram", b.on("sram", 512, (2, 8), "float32", (48, 1)), b.gm(0, 0, (2, 8), "float32"))
+        b("v.fill", b.on("sram", 576, (8,), "float32"), value=1.0)
+        b.order("din", "vec")
+    checked(b, planes)
+
+
+def test_a_race_in_the_middle_of_a_loop_is_found(b: Builder, planes: Any) -> None:
+    """Round 50 of 100 loads what vec reads all the time."""
+    with b.phase("core"), b.nest(i=1):
+        load(b, 50 * KIB)
+        b.order("din", "vec")
+        with b.loop(100) as r:
+            b("copy.hbm.sram", b.on("sram", r * KIB, ROW, "float32"), b.gm(0, 0, ROW, "float32"))
+            b("v.neg", b.on("sram", 200 * KIB, ROW, "float32"), b.on("sram", 50 * KIB, ROW, "float32"))
+    with pytest.raises(
+        errors.MachineError, match=r"^DSF-X022: Mine: line \d+ \(din\) overwrites what line \d+ \(vec\)"
+    ):
+        checked(b, planes)
+
+
+def test_a_flag_does_not_leave_its_block(b: Builder, planes: Any) -> None:
+    with b.phase("core"):
+        with b.nest(i=1):
+            load(b, 0)
+            b.set_flag("din", "vec")
+        with b.nest(i=1):
+            b.wait_flag("din", "vec")
+    with pytest.raises(errors.MachineError, match=r"DSF-X020: Mine, line 5: flag 0 of din for vec is still set"):
+        checked(b, planes)
+
+
+@pytest.mark.parametrize(
+    ("read", "write"),
+    [
+        (None, lambda i, j: Affine()),  # all blocks store the same bytes
+        (None, lambda i, j: i * KIB),  # those of one row do
+        (None, lambda i, j: (i % 2) * KIB + j * 4 * KIB),
+        (None, lambda i, j: i * (3 * KIB // 2) + j * 8 * KIB),  # 1.5 KiB apart, 2 KiB long
+        (lambda i, j: i * 2 * KIB + j * 8 * KIB, lambda i, j: i * 2 * KIB + j * 8 * KIB + 2 * KIB),  # the next one's
+    ],
+)
+def test_blocks_that_touch_each_others_bytes_are_a_race(planes: Any, read: Any, write: Any) -> None:
+    b = planes.builder("Mine")
+    b.param("y", "inout", 1 << 16)
+    with b.phase("core"), b.nest(i=3, j=2) as (i, j):
+        tile = b.on("sram", 0, (512,), "float32")
+        if read:
+            b("copy.hbm.sram", tile, b.gm(0, read(i, j), (512,), "float32"))
+            b.order("din", "dout")
+        else:
+            b("v.fill", tile, value=1.0)
+            b.order("vec", "dout")
+        b("copy.sram.hbm", b.gm(0, write(i, j), (512,), "float32"), tile)
+        b.order("dout", "din" if read else "vec")
+    with pytest.raises(
+        errors.MachineError, match=r"^DSF-X024: Mine: line \d+ .* y at bytes .* in another; blocks run in any"
+    ):
+        checked(b, planes)
+
+
+def test_blocks_in_place_are_no_race(planes: Any) -> None:
+    b = planes.builder("Mine")
+    b.param("y", "inout", 1 << 16)
+    with b.phase("core"), b.nest(i=3, j=2) as (i, j):
+        tile, place = b.on("sram", 0, (8, 64), "float32"), b.gm(0, i * 4096 + j * 256, (8, 64), "float32", (128, 1))
+        b("copy.hbm.sram", tile, place)
+        b.order("din", "dout")
+        b("copy.sram.hbm", place, tile)
+        b.order("dout", "din")
+    checked(b, planes)
+
+
+def test_a_nest_does_not_read_what_another_of_its_phase_stores(b: Builder, planes: Any) -> None:
+    with b.phase("core"):
+        with b.nest(i=1):
+            load(b, 0)
+            b.order("din", "dout")
+            store(b, 0, param=2)
+            b.order("dout", "din")
+        with b.nest(i=1):
+            b("copy.hbm.sram", b.on("sram", 0, ROW, "float32"), b.gm(2, 0, ROW, "float32"))
+    with pytest.raises(errors.MachineError, match=r"^DSF-X024: Mine: line 11 reads w at bytes 0 to 1024 of one block"):
+        checked(b, planes)
+
+
+def test_what_would_take_for_ever_to_check_is_refused(planes: Any) -> None:
+    body: tuple[Instruction | Loop, ...] = (
+        Instruction("v.fill", (Operand("sram", (8,), (1,), "float32", Affine()),), (("value", 1.0),)),
+    )
+    for depth in range(40):
+        body = (Loop(f"r{depth}", 2, body),)
+    program = Program("Deep", (), (Phase("core", (Nest((), body),)),))
+    with pytest.raises(errors.MachineError, match=r"^DSF-X026: Deep, line 44: it takes too long"):
+        check(program, planes.isa, planes.chip)
+    far = Operand("sram", (8,), (1,), "float32", Affine(0, (Term("r", 512, 1_000_003),)))
+    loop = Loop("r", 10**9, (Instruction("v.fill", (far,), (("value", 1.0),)),))
+    with pytest.raises(errors.MachineError, match="DSF-X026"):
+        check(Program("Far", (), (Phase("core", (Nest((), (loop,)),)),)), planes.isa, planes.chip)

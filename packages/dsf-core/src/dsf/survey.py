@@ -78,6 +78,8 @@ def _line(entry: hdl.Entry, folders: tuple[str, ...], registry: Registry) -> Lin
         return _usable(chip, registry.view(chip).plugin)
     except (errors.HdlError, errors.PluginError) as error:
         return _unusable(entry, error.sentence)
+    except Exception as fault:  # noqa: BLE001  # whatever one file does to us, the other chips are listed
+        return _unusable(entry, f"a fault in DSF while it read {entry.path}: {type(fault).__name__}: {fault}")
 
 
 def _unusable(entry: hdl.Entry, problem: str) -> Line:

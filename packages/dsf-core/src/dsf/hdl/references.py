@@ -19,6 +19,8 @@ __all__ = ["of_references"]
 
 ABSOLUTE_ZERO = -273.15  # °C
 
+_MAY_BE_ZERO = ("_cycles", "_gap_blocks")  # ends of the names of limits that add to something, or bound a gap
+
 _SHORTEST_PERIOD = 10**12  # fs: each control period is an event of the timeline
 
 
@@ -149,6 +151,10 @@ def _numerics(document: Json) -> Iterator[Problem]:
     preferred = document.get("numerics", {}).get("preferred") if isinstance(document.get("numerics"), dict) else None
     if isinstance(preferred, str) and rules and rules.get(preferred, {}).get("matrix") != "native":
         yield Problem("/numerics/preferred", f"found {show(preferred)}; expected a dtype whose matrix rule is 'native'")
+    if isinstance(preferred, str) and rules.get(preferred, {}).get("vector") == "host":
+        found = f"found {show(preferred)}, whose vector rule is 'host'; expected one that the chip itself computes with"
+        yield Problem("/numerics/preferred", found)
+    kinds = [engine.get("kind") for engine in _named(document, "engines").values()]
     rates = [_table(_named(e, "rates").get("mac")) for e in _named(document, "engines").values()]
     for dtype, rule in rules.items():
         if rule.get("matrix") == "native" and not any(dtype in r or "default" in r for r in rates):
@@ -156,6 +162,9 @@ def _numerics(document: Json) -> Iterator[Problem]:
                 pointer_of("/numerics/dtypes", dtype, "matrix"),
                 f"'native', but no matrix engine has a rate for {dtype}",
             )
+        if rule.get("vector") == "native" and kinds and "vector" not in kinds:
+            where = pointer_of("/numerics/dtypes", dtype, "vector")
+            yield Problem(where, "'native', but no engine is of kind 'vector'; expected 'host'")
         for side in ("matrix", "vector"):
             yield from _cast(pointer_of("/numerics/dtypes", dtype, side), rule.get(side), side, rules)
 
@@ -297,6 +306,35 @@ def _control(document: Json) -> Iterator[Problem]:
         yield Problem("/thermal/control/period", f"found {found}; expected at least {least}, faster than any sensor")
 
 
+def _cap(document: Json) -> Iterator[Problem]:
+    """A cap above the firmware's first step would never act: the firmware keeps the chip below it."""
+    thermal = _named(document).get("thermal", {})
+    cap = _value(_named(thermal).get("control", {}), "cap", "celsius")
+    ladder = _named(thermal).get("throttle", {}).get("ladder")
+    steps = (
+        [_value(rung, "above", "celsius") for rung in ladder if isinstance(rung, dict)]
+        if isinstance(ladder, list)
+        else []
+    )
+    lowest = min((step for step in steps if step is not None), default=None)
+    if cap is not None and lowest is not None and cap > lowest:
+        found, least = units.show(cap, "celsius"), units.show(lowest, "celsius")
+        yield Problem(
+            "/thermal/control/cap",
+            f"found {found}; the firmware slows the chip down above {least} already, so it would never act",
+        )
+
+
+def _limits(document: Json) -> Iterator[Problem]:
+    """A limit divides, or is a size or a number of things: nothing at all is meant by few of them."""
+    for name, node in _named(document, "limits").items():
+        value = node.get("value")
+        for place, one in enumerate(value if isinstance(value, list) else [value]):
+            where = pointer_of("/limits", name, "value", *([place] if isinstance(value, list) else []))
+            if _value({"limit": {**node, "value": one}}, "limit", "limit") == 0 and not name.endswith(_MAY_BE_ZERO):
+                yield Problem(where, f"found {show(one)}; expected a limit above zero")
+
+
 def _variants(document: Json) -> Iterator[Problem]:
     variants = _named(document, "variants")
     own = [name for name, node in variants.items() if "like" not in node]
@@ -324,5 +362,5 @@ def exists(document: Json, pointer: str) -> bool:
 
 _CHECKS: tuple[Callable[[Json], Iterator[Problem]], ...] = (
     _clocks, _cores, _memories, _engines, _paths, _numerics, _sources, _interconnect, _sync, _power, _watts,
-    _thermal, _control, _variants,
+    _thermal, _control, _cap, _limits, _variants,
 )  # fmt: skip

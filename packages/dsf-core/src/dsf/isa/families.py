@@ -16,7 +16,7 @@ import torch
 from dsf import errors
 from dsf.isa import laws
 from dsf.isa.primitives import ARG_REDUCTIONS, POINTWISE, REDUCTIONS, WITH_SCALAR, Primitive
-from dsf.isa.rules import one_dtype, one_shape, reduced_shape, scalars_fit, whole_steps
+from dsf.isa.rules import fits_written, one_dtype, one_shape, reduced_shape, scalars_fit, whole_steps
 from dsf.isa.table import Isa, Row, Rule, accumulate, read, write
 from dsf.numerics.formats import by_dtype
 from dsf.numerics.rounding import Rounding
@@ -147,7 +147,7 @@ def add_vector_moves(
     for key, name in names.items():
         semantics, fast, lanes, summary, opclass, arity = forms[key]
         taken = tuple(d for d in formats if d != "bool" or key != "iota")
-        checks = (one_shape, whole_steps, *rules) if key == "iota" else (one_shape, *rules)
+        checks = (one_shape, *{"iota": (whole_steps,), "fill": (fits_written,)}.get(key, ()), *rules)
         roles = [("dst", write(space, dtypes=taken))] + [("a", read(space, dtypes=taken))] * arity
         isa.add(
             Row(name, engine, laws.elementwise, tuple(roles), semantics, summary, fast, checks, key, None, None,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from fractions import Fraction
+from math import gcd, isfinite
 
 import torch
 
@@ -11,9 +13,11 @@ from dsf.isa.program import Affine, Instruction, Operand, torch_dtype
 from dsf.isa.table import Rule
 
 __all__ = [
-    "apart_or_the_same", "holds_numbers", "limit", "one_dtype", "one_shape", "product_shapes", "reduced_shape",
-    "rows_of", "scalars_fit", "whole", "whole_steps",
+    "apart_or_the_same", "fits_written", "holds_numbers", "limit", "one_dtype", "one_shape", "product_shapes",
+    "reduced_shape", "repeats", "rows_of", "scalars_fit", "whole", "whole_steps",
 ]  # fmt: skip
+
+MOST_COMPARED = 1 << 20  # elements of a window that are compared one by one
 
 
 def limit(chip: Chip, name: str) -> int:
@@ -102,11 +106,36 @@ def scalars_fit(chip: Chip, ins: Instruction) -> str | None:
     return None
 
 
+def fits_written(chip: Chip, ins: Instruction) -> str | None:
+    """Numbers that fill the written operand are of its format: whole ones whole and in range, finite ones finite. They
+    are rounded to it, as 1/3 is to any float."""
+    name = ins.operands[0].dtype
+    dtype = torch_dtype(name)
+    for scalar, value in ins.scalars:
+        number = value.const if isinstance(value, Affine) and not value.terms else value
+        if isinstance(number, Affine | str):
+            continue
+        if problem := _unfit(number, dtype) if not dtype.is_floating_point else _overflows(number, dtype):
+            return f"{scalar}={value} is no {name}; {problem}"
+    return None
+
+
+def _overflows(value: float, dtype: torch.dtype) -> str | None:
+    """Why a finite *value* has no finite number of *dtype* near it."""
+    most = torch.finfo(dtype).max
+    if isinstance(value, float) and not isfinite(value):
+        return None
+    outside = abs(value) > most and (
+        abs(value) > sys.float_info.max or not isfinite(float(torch.tensor(value, dtype=torch.float64).to(dtype)))
+    )
+    return f"expected at most {most:g}, or inf" if outside else None
+
+
 def _unfit(value: float, dtype: torch.dtype) -> str | None:
     if dtype.is_floating_point:
         near = float(torch.tensor(value, dtype=torch.float64).to(dtype))
         return None if near == value or value != value else f"the nearest is {near}"
-    if Fraction(value).denominator != 1:
+    if value - value != 0 or Fraction(value).denominator != 1:
         return "expected a whole number"
     low, high = (0, 1) if dtype == torch.bool else (torch.iinfo(dtype).min, torch.iinfo(dtype).max)
     return None if low <= value <= high else f"expected {low} to {high}"
@@ -151,3 +180,36 @@ def rows_of(operand: Operand) -> tuple[int, int]:
         stride, n = dims.pop(0)
         width += (n - 1) * stride * operand.itemsize
     return (dims[0][0] * operand.itemsize if len(dims) == 1 else 0), width
+
+
+def repeats(operand: Operand) -> bool:
+    """Whether the window names a place twice: a stride of 0, or rows that overlap. Two dimensions are compared exactly;
+    more, where no two of them meet, only up to `MOST_COMPARED` elements, and pass beyond."""
+    dims = sorted((s, n) for n, s in zip(operand.shape, operand.stride, strict=True) if n > 1)
+    if not operand.numel or _nested(dims):
+        return False
+    if any(_dims_meet(a, b) for place, a in enumerate(dims) for b in dims[:place]):
+        return True
+    if len(dims) == 2 or operand.numel > MOST_COMPARED:
+        return False
+    places = torch.zeros(1, dtype=torch.int64)
+    for stride, n in dims:
+        places = (places[:, None] + torch.arange(n) * stride).flatten()
+    return places.unique().numel() < operand.numel
+
+
+def _nested(dims: list[tuple[int, int]]) -> bool:
+    """Whether each stride steps over all that the smaller ones reach."""
+    reach = 0
+    for stride, n in dims:
+        if stride <= reach:
+            return False
+        reach += (n - 1) * stride
+    return True
+
+
+def _dims_meet(a: tuple[int, int], b: tuple[int, int]) -> bool:
+    """Whether some steps of the one (stride, size) go as far as some of the other."""
+    (s, n), (t, m) = a, b
+    common = gcd(s, t)
+    return not s or not t or (t // common < n and s // common < m)

@@ -1,8 +1,8 @@
 """Rules that hold for every program of a chip, checked once when it is built: nothing here runs it.
 
 Each operand stands in a memory that its instruction may name and that its core has, in a dtype that the instruction
-takes, aligned, inside the memory (or inside its parameter), over the whole extent of the loops around it. Each
-instruction has the scalars that its row asks for, and no other.
+takes, aligned, inside the memory (or inside its parameter), over the whole extent of the loops around it; what is
+written names no place twice. Each instruction has the scalars that its row asks for, and no other.
 """
 
 from __future__ import annotations
@@ -16,16 +16,24 @@ from attrs import frozen
 
 from dsf import errors
 from dsf.hdl import Chip
-from dsf.isa.program import Affine, Instruction, Loop, Nest, Operand, Phase, Program, known_dtype
+from dsf.isa.program import Affine, Instruction, Loop, Nest, Operand, Param, Phase, Program, known_dtype
+from dsf.isa.rules import repeats
 from dsf.isa.table import Isa, Role, Row
 
 __all__ = ["verify"]
 
 Counts = dict[str, int]
 
+MOST_DIMENSIONS = 16  # of a window; kernels have four. Beyond, copies of it cannot be compared in sensible time
+MOST_COUNTERS = 16  # variables of a nest, and loops inside each other; kernels have five
+PARAM_ROLES = ("in", "out", "inout", "workspace")
+
 
 def verify(program: Program, isa: Isa, chip: Chip) -> None:
     """Raise a MachineError or IsaError with the listing's line for the first rule that *program* breaks."""
+    for param in program.params:
+        if said := _param_problem(param):
+            raise errors.IsaError("DSF-I012", f"{program.name}, line 1: parameter {param.name}: {said}")
     for line, core, scope, item in _walk(program):
         if isinstance(item, Instruction):
             problem = _problem(program, isa, chip, core, scope, item)
@@ -35,6 +43,14 @@ def verify(program: Program, isa: Isa, chip: Chip) -> None:
             code, text = problem
             kind = errors.IsaError if code.startswith("DSF-I") else errors.MachineError
             raise kind(code, f"{program.name}, line {line}: {item}: {text}")
+
+
+def _param_problem(param: Param) -> str | None:
+    if param.role not in PARAM_ROLES:
+        return f"its role is {param.role!r}; expected one of {', '.join(PARAM_ROLES)}"
+    if type(param.nbytes) is not int or param.nbytes < 0:
+        return f"has {param.nbytes!r} bytes; expected a whole number that is not negative"
+    return None
 
 
 @frozen
@@ -74,9 +90,13 @@ def _count_problem(chip: Chip, core: str, scope: Scope, item: Loop | Nest | Phas
     if isinstance(item, Nest):
         if any(n < 1 for _, n in item.variables):
             return "DSF-I009", "a nest has at least one block; leave it out instead"
+        if len(item.variables) > MOST_COUNTERS:
+            return "DSF-I009", f"{len(item.variables)} variables count blocks; expected at most {MOST_COUNTERS}"
         return _twice([name for name, _ in item.variables])
     if item.count < 1:
         return "DSF-I009", "a loop runs at least once; leave it out instead"
+    if len(scope.all) - len(scope.block) == MOST_COUNTERS:
+        return "DSF-I009", f"a loop inside {MOST_COUNTERS} others; expected at most {MOST_COUNTERS} inside each other"
     return _twice([*scope.all, item.variable])
 
 
@@ -106,6 +126,8 @@ def _problem(
             _role_problem(name, role, operand)
             or _place_problem(program, chip, core, name, operand)
             or _extent_problem(program, chip, scope.all, name, operand)
+            or _block_problem(chip, scope, name, operand)
+            or (_written_problem(program, name, operand) if role.mode != "read" else None)
         )
         if problem:
             return problem
@@ -167,6 +189,8 @@ def _place_problem(program: Program, chip: Chip, core: str, name: str, operand: 
         return "DSF-I007", f"operand '{name}' names parameter {operand.param}; the program has {len(program.params)}"
     if len(operand.shape) != len(operand.stride):
         return "DSF-I008", f"operand '{name}' has {len(operand.shape)} sizes and {len(operand.stride)} strides"
+    if len(operand.shape) > MOST_DIMENSIONS:
+        return "DSF-I008", f"operand '{name}' has {len(operand.shape)} sizes; expected at most {MOST_DIMENSIONS}"
     if memory.core is not None and core != memory.core:
         return "DSF-X003", f"operand '{name}': core {core} has no {memory.name}"
     if any(n < 0 for n in operand.shape) or any(s < 0 for s in operand.stride):
@@ -186,6 +210,27 @@ def _extent_problem(
     align = operand.itemsize if param is not None else memory.alignment
     if any(step % align for step in (operand.offset.const, *(t.step for t in operand.offset.terms))):
         return "DSF-X005", f"operand '{name}' starts off a multiple of {align} bytes in {memory.name}"
+    return None
+
+
+def _block_problem(chip: Chip, scope: Scope, name: str, operand: Operand) -> tuple[str, str] | None:
+    """On chip, a block stands where every other does: which core takes it, and after which, is open."""
+    shared = [t.variable for t in operand.offset.terms if t.variable in scope.block]
+    if operand.param is None and shared:
+        return (
+            "DSF-X008",
+            f"operand '{name}' is in {operand.space} at an address that depends on {shared[0]}, which counts blocks; "
+            "blocks are independent",
+        )
+    return None
+
+
+def _written_problem(program: Program, name: str, operand: Operand) -> tuple[str, str] | None:
+    param = program.params[operand.param] if operand.param is not None else None
+    if param is not None and param.role == "in":
+        return "DSF-I012", f"operand '{name}' is written, but parameter {param.name} is 'in'; declare it out or inout"
+    if repeats(operand):
+        return "DSF-X009", f"operand '{name}' writes the same bytes more than once; a place is written by one element"
     return None
 
 

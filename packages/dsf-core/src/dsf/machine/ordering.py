@@ -14,18 +14,21 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
+from itertools import chain, product
 from math import lcm
 
 import numpy as np
-from attrs import define, field, frozen
+from attrs import define, field
 
 from dsf import errors
 from dsf.hdl import Chip
-from dsf.isa.program import Affine, Instruction, Loop, Nest, Operand, Program
-from dsf.isa.table import SET_FLAG, Isa
+from dsf.isa.program import Affine, Instruction, Loop, Nest, Operand, Phase, Program
+from dsf.isa.table import SET_FLAG, Isa, Row
+from dsf.machine.footprints import Access, Footprint, window_of
 
 __all__ = ["check"]
 
+MOST_STEPS, MOST_COMPARED = 300_000, 20_000_000  # a second or two; shipped kernels need a hundredth
 Clock = dict[str, int]
 Body = tuple[Instruction | Loop, ...]
 
@@ -41,7 +44,8 @@ def check(program: Program, isa: Isa, chip: Chip) -> None:
             for env in _first_blocks(nest):
                 walk.block += 1
                 walk.body(nest.body, env)
-        walk.finish()
+                walk.finish()
+        _check_blocks(phase, walk)
 
 
 def _first_blocks(nest: Nest) -> Iterator[dict[str, int]]:
@@ -49,6 +53,45 @@ def _first_blocks(nest: Nest) -> Iterator[dict[str, int]]:
         if number == 2:
             return
         yield env
+
+
+def _check_blocks(phase: Phase, walk: _Walk) -> None:
+    """Blocks are independent: any core takes any of them at any time, so what one stores in main memory no other one
+    touches. Compared are the first block, its neighbour along every variable, and the last, of all nests of a phase."""
+    stored = {p for nest in phase.nests for p in _stored(nest.body, walk.isa)}
+    if not stored:
+        return
+    seen: list[list[Access]] = []
+    for nest in phase.nests:
+        for env in _some_blocks(nest):
+            mine = [a for a in walk.main_accesses(nest.body, env) if a.operand.param in stored]
+            for access, other in product(mine, chain.from_iterable(seen)):
+                alike = access.operand.param == other.operand.param and (access.wrote or other.wrote)
+                if alike and access.meets(other):
+                    raise walk.shared(access, other)
+            seen.append(mine)
+
+
+def _some_blocks(nest: Nest) -> Iterator[dict[str, int]]:
+    first = {name: 0 for name, _ in nest.variables}
+    last = {name: count - 1 for name, count in nest.variables}
+    yield dict(first)
+    for name, count in nest.variables:
+        if count > 1:
+            yield {**first, name: 1}
+    if sum(last.values()) > 1:
+        yield last
+
+
+def _stored(body: Body, isa: Isa) -> Iterator[int]:
+    """The parameters that a body stores into."""
+    for item in body:
+        if isinstance(item, Loop):
+            yield from _stored(item.body, isa)
+            continue
+        for operand, (_, role) in zip(item.operands, isa.rows[item.name].operands, strict=False):
+            if operand.param is not None and role.mode != "read":
+                yield operand.param
 
 
 def _lines(program: Program) -> dict[int, int]:
@@ -73,61 +116,6 @@ def _lines(program: Program) -> dict[int, int]:
     return lines
 
 
-@frozen
-class Footprint:
-    """The bytes of a window from its offset on: to *end*, in rows of *width* that begin every *pitch* bytes (0: it is
-    dense, or too irregular to tell)."""
-
-    end: int
-    pitch: int
-    width: int
-    dense: bool
-
-    @classmethod
-    def of(cls, operand: Operand) -> Footprint:
-        dims = sorted((s, n) for n, s in zip(operand.shape, operand.stride, strict=True) if n > 1 and s > 0)
-        item, width = operand.itemsize, operand.itemsize
-        while dims and dims[0][0] * item <= width:
-            stride, n = dims.pop(0)
-            width = (n - 1) * stride * item + width
-        return cls(operand.reach, dims[0][0] * item if len(dims) == 1 else 0, width, not dims)
-
-
-@define(eq=False)
-class Access:
-    """One access: which bytes, by which engine, as its how-manieth step, on which line, whether it wrote, and in which
-    block."""
-
-    start: int
-    end: int
-    form: Footprint
-    engine: str
-    step: int
-    line: int
-    wrote: bool
-    block: int
-    operand: Operand
-
-    def meets(self, other: Access) -> bool:
-        """Whether two that reach into each other may share a byte; windows of equal pitch are compared by column."""
-        pitch = self.form.pitch
-        if not pitch or pitch != other.form.pitch:
-            return True
-        shift = (other.start - self.start) % pitch
-        return shift < self.form.width or shift + other.form.width > pitch
-
-    def covers(self, other: Access) -> bool:
-        """Whether every byte of *other* is in this one, as far as can be told from bounds and columns."""
-        if self.start > other.start or other.end > self.end:
-            return False
-        if self.form.dense or (self.start == other.start and self.form == other.form):
-            return True
-        pitch = self.form.pitch
-        if not pitch or (pitch != other.form.pitch and not other.form.dense):
-            return False
-        return (other.start - self.start) % pitch + other.form.width <= self.form.width
-
-
 @define(eq=False)
 class _Walk:
     program: Program
@@ -139,7 +127,10 @@ class _Walk:
     clocks: dict[str, Clock] = field(factory=dict)
     flags: dict[tuple[str, str, int], deque[tuple[Clock, int]]] = field(factory=dict)
     spaces: dict[tuple[str, int | None], list[Access]] = field(factory=dict)
+    steps: int = 0
+    compared: int = 0
     _forms: dict[int, tuple[tuple[Operand, Footprint, str], ...]] = field(factory=dict)
+    _known_rounds: dict[int, Iterable[int]] = field(factory=dict)
 
     def body(self, body: Body, env: dict[str, int]) -> None:
         for item in body:
@@ -151,10 +142,17 @@ class _Walk:
                 self._step(item, env)
 
     def _rounds(self, loop: Loop) -> Iterable[int]:
-        """The first rounds and, whole periods later, the last ones."""
+        """The first rounds and, whole periods later, the last ones; all of them where a place on chip moves on and on
+        with the loop and never comes back."""
+        known = self._known_rounds.get(id(loop))
+        if known is None:
+            known = self._known_rounds[id(loop)] = self._some_rounds(loop)
+        return known
+
+    def _some_rounds(self, loop: Loop) -> Iterable[int]:
         period = lcm(*_moduli(loop.body, loop.variable))
         head = 2 * period + 1
-        if loop.count <= 2 * head:
+        if loop.count <= 2 * head or _moves_on(loop.body, loop.variable):
             return range(loop.count)
         tail = head + (loop.count - head) % period
         return [*range(head), *range(loop.count - tail, loop.count)]
@@ -167,23 +165,70 @@ class _Walk:
         if row.barrier:
             self._join()
             return
+        self._count(ins, sum([len(self.spaces.get((o.space, o.param), ())) for o in ins.operands]))
         clock = self.clocks.setdefault(row.engine, {})
         clock[row.engine] = step = clock.get(row.engine, 0) + 1
-        line = self.lines[id(ins)]
+        accesses = [self._access(ins, which, env, row.engine, step) for which in self._operands(ins, row)]
+        for access, mode in accesses:  # what an instruction reads was there before it writes
+            if mode == "read" or (mode == "accumulate" and _adds(ins, env)):
+                self._written(access)
+        for access, _ in accesses:
+            if access.wrote and self.empty:
+                self.empty.discard(access.operand.param if access.operand.param is not None else -1)
+            self._touch(access, clock)
+
+    def _operands(self, ins: Instruction, row: Row) -> tuple[tuple[Operand, Footprint, str], ...]:
         forms = self._forms.get(id(ins))
         if forms is None:
             forms = self._forms[id(ins)] = tuple(
                 (o, Footprint.of(o), role.mode) for o, (_, role) in zip(ins.operands, row.operands, strict=True)
             )
-        for operand, form, mode in forms:
-            start = operand.offset.at(env)
-            access = Access(start, start + form.end, form, row.engine, step, line, mode != "read", self.block, operand)
-            before = self.spaces.setdefault((operand.space, operand.param), [])
-            if mode == "read" or (mode == "accumulate" and _adds(ins, env)):
-                self._written(access, before)
-            if access.wrote and self.empty:
-                self.empty.discard(operand.param if operand.param is not None else -1)
-            self._touch(access, before, clock)
+        return forms
+
+    def _access(
+        self, ins: Instruction, which: tuple[Operand, Footprint, str], env: dict[str, int], engine: str, step: int
+    ) -> tuple[Access, str]:
+        operand, form, mode = which
+        start, line = operand.offset.at(env), self.lines[id(ins)]
+        return Access(start, start + form.end, form, engine, step, line, mode != "read", self.block, operand), mode
+
+    def _count(self, ins: Instruction, compared: int = 0) -> None:
+        self.steps += 1
+        self.compared += compared
+        if self.steps > MOST_STEPS or self.compared > MOST_COMPARED:
+            raise errors.MachineError(
+                "DSF-X026",
+                f"{self.program.name}, line {self.lines[id(ins)]}: it takes too long to tell whether all is in order "
+                f"({self.steps:,} steps, {self.compared:,} comparisons so far); nest fewer loops, or let places and "
+                "events alternate by smaller moduli",
+            )
+
+    def main_accesses(self, body: Body, env: dict[str, int]) -> Iterator[Access]:
+        """A block's accesses to main memory, without regard to order."""
+        for item in body:
+            if isinstance(item, Loop):
+                for i in self._rounds(item):
+                    env[item.variable] = i
+                    yield from self.main_accesses(item.body, env)
+                continue
+            row = self.isa.rows[item.name]
+            if row.synchronises or not any(o.param is not None for o in item.operands):
+                continue
+            self._count(item)
+            for which in self._operands(item, row):
+                if which[0].param is not None:
+                    yield self._access(item, which, env, row.engine, 0)[0]
+
+    def shared(self, access: Access, other: Access) -> errors.MachineError:
+        """What to say of two blocks that touch the same bytes of main memory."""
+        name = self.program.params[access.operand.param or 0].name
+        what = {True: "stores", False: "reads"}
+        return errors.MachineError(
+            "DSF-X024",
+            f"{self.program.name}: line {access.line} {what[access.wrote]} {name} at bytes {access.start} to "
+            f"{access.end} of one block, line {other.line} {what[other.wrote]} some of them in another; blocks run in "
+            "any order on any core: give each bytes of its own, or put them into phases",
+        )
 
     def _join(self) -> None:
         """All engines know all that any of them has done."""
@@ -193,7 +238,10 @@ class _Walk:
                 known[engine] = max(known.get(engine, 0), step)
         self.clocks = {engine: dict(known) for engine in self.isa.engines}
 
-    def _written(self, access: Access, before: list[Access]) -> None:
+    def _before(self, access: Access) -> list[Access]:
+        return self.spaces.setdefault((access.operand.space, access.operand.param), [])
+
+    def _written(self, access: Access) -> None:
         """A block reads on chip only what it has written there: what another one left behind is anybody's. In main
         memory the parameter must hold something."""
         if access.operand.param is not None:
@@ -205,23 +253,23 @@ class _Walk:
                     "been stored; store it first, or declare it an input",
                 )
             return
-        own = [
-            a for a in before if a.wrote and a.block == access.block and a.start < access.end and access.start < a.end
-        ]
+        wrote = (a for a in self._before(access) if a.wrote and a.block == access.block)
+        own = [a for a in wrote if a.start < access.end and access.start < a.end]
         if any(a.covers(access) for a in own):
             return
         bytes_written = np.zeros(self.sizes[access.operand.space], dtype=bool)
         for a in own:
-            _window(bytes_written, a)[...] = True
-        if not _window(bytes_written, access).all():
+            window_of(bytes_written, a)[...] = True
+        if not window_of(bytes_written, access).all():
             raise errors.MachineError(
                 "DSF-X023",
                 f"{self.program.name}: line {access.line} ({access.engine}) reads {access.operand.space} at bytes "
                 f"{access.start} to {access.end}, of which its block has not written all; load or fill them first",
             )
 
-    def _touch(self, access: Access, before: list[Access], clock: Clock) -> None:
+    def _touch(self, access: Access, clock: Clock) -> None:
         """Compare with what came before on the same bytes, then remember."""
+        before = self._before(access)
         start, end, wrote = access.start, access.end, access.wrote
         stale = []
         for index, other in enumerate(before):
@@ -291,11 +339,17 @@ def _repeats(access: Access, other: Access) -> bool:
     )
 
 
-def _window(memory: np.ndarray, access: Access) -> np.ndarray:
-    """The bytes of an access in a memory of as many bytes."""
-    o = access.operand
-    shape, strides = (*o.shape, o.itemsize), (*(s * o.itemsize for s in o.stride), 1)
-    return np.lib.stride_tricks.as_strided(memory[access.start :], shape, strides)
+def _moves_on(body: Body, variable: str) -> bool:
+    """Whether a place on chip moves with *variable* without ever coming back."""
+    for item in body:
+        if isinstance(item, Loop):
+            if _moves_on(item.body, variable):
+                return True
+            continue
+        places = (o.offset for o in item.operands if o.param is None)
+        if any(t.variable == variable and t.step and not t.modulus for place in places for t in place.terms):
+            return True
+    return False
 
 
 def _moduli(body: Body, variable: str) -> Iterator[int]:
