@@ -119,12 +119,19 @@ def main() -> None:
     print(json.dumps({"error_kelvin": errors, "rooms": rows}) if asked.json else table(errors, rows))
 
 
+HEADS = (
+    "room °C", "policy", "chip °C", "peak °C", "mean W", "throttled", "slowest", "first ms", "last ms", "mean ms",
+    "took s",
+)  # fmt: skip
+
+
 def table(errors: dict[str, float], rows: list[dict[str, Any]]) -> str:
-    lines = [f"{name:24} {error:10.1e} K" for name, error in errors.items()]
-    lines += [f"{'largest (goal 1e-9)':24} {max(errors.values()):10.1e} K", ""]
-    lines.append("  ".join(f"{name:>14.14}" for name in rows[0]))
+    lines = ["largest difference from the closed form"]
+    lines += [f"  {name.replace('_', ' '):24} {error:10.1e} K" for name, error in errors.items()]
+    lines += [f"  {'of all (goal 1e-9 K)':24} {max(errors.values()):10.1e} K", ""]
+    lines.append("  ".join(f"{name:>9}" for name in HEADS))
     for row in rows:
-        cells = (f"{v:14.4g}" if isinstance(v, float) else f"{v:>14}" for v in row.values())
+        cells = (f"{v:9.4g}" if isinstance(v, float) else f"{v:>9}" for v in row.values())
         lines.append("  ".join(cells))
     return "\n".join(lines)
 

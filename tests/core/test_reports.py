@@ -19,8 +19,9 @@ REPORT = Report(
     flops=Flops(wanted=1000, executed=1280, padding=480, host=200),
     origins={"device time": "estimate"},
     heat=HeatSummary(
-        policy="ladder", ambient_celsius=55.0, ambient_given=True, celsius=84.06, peak_celsius=85.02, mean_watts=309.44,
-        peak_watts=359.0, joules=557_312.0, throttled_share=0.885, lowest_frequency_share=0.8,
+        policy="ladder", ambient_celsius=55.0, ambient_given=True, celsius=84.06, peak_celsius=85.02,
+        settled_celsius=91.5, cap_celsius=85.0, mean_watts=309.44, peak_watts=359.0, joules=557_312.0,
+        throttled_share=0.885, lowest_frequency_share=0.8,
     ),
 )  # fmt: skip
 
@@ -50,7 +51,8 @@ def test_as_json_it_is_the_same_value() -> None:
     assert data["origins"] == {"device time": "estimate"}
     assert data["heat"] == {
         "policy": "ladder", "ambient_celsius": 55.0, "ambient_given": True, "celsius": 84.06, "peak_celsius": 85.02,
-        "mean_watts": 309.44, "peak_watts": 359.0, "joules": 557_312.0, "throttled_share": 0.885,
+        "settled_celsius": 91.5, "cap_celsius": 85.0, "mean_watts": 309.44, "peak_watts": 359.0, "joules": 557_312.0,
+        "throttled_share": 0.885,
         "lowest_frequency_share": 0.8,
     }  # fmt: skip
     named = {a.name for a in fields(Report)}

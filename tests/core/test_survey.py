@@ -84,3 +84,17 @@ def test_the_command_shows_what_is_wrong_below_the_table_and_ends_with_1(
     assert "see below" in table
     assert "toy.json" in problems
     assert err == ""
+
+
+def test_a_file_that_we_stumble_over_hides_no_other_chip(monkeypatch: pytest.MonkeyPatch) -> None:
+    load = hdl.load
+
+    def stumble(chip: str, extra: tuple[str, ...] = ()) -> hdl.Chip:
+        if chip == "acme-x1":
+            raise OverflowError("int too large")
+        return load(chip, extra)
+
+    monkeypatch.setattr(hdl, "load", stumble)
+    lines = {line.name: line for line in survey(_registry()).lines}
+    assert lines["acme-x1"].status.endswith("acme-x1.json: OverflowError: int too large")
+    assert lines["ascend-910b2"].nbytes is not None

@@ -392,7 +392,7 @@ def test_a_number_that_an_instruction_holds_may_be_written_as_an_address_but_not
 def test_every_row_with_rules_of_its_own_is_refused_in_some_test() -> None:
     """Shared rules (one shape, one dtype) are tested with the table's first rows."""
     tested = {rule for row, *_ in REFUSED.values() for rule in ISA[row].rules}
-    shared = {"rule", "one_shape", "repeats_fit", "product_shapes", "reduced_shape", "whole_steps",
+    shared = {"rule", "one_shape", "fits_written", "repeats_fit", "product_shapes", "reduced_shape", "whole_steps",
               "gap_fits_the_field", "whole_fractals"}  # fmt: skip
     missing = {rule.__name__ for row in ISA.rows.values() for rule in row.rules if rule not in tested}
     assert missing <= shared

@@ -37,7 +37,8 @@ def test_what_is_printed_is_read_again_and_says_the_same(listing: Path, capsys: 
 
     again = said(capsys, "--chip", "acme-x1", str(listing))
     assert program(again) == program(listing.read_text("utf-8"))
-    assert re.search(r"^# predicted: \d+ ns, bound by vec; core [\d,]+ cycles$", again, re.MULTILINE)
+    time = r"\d+ ns without the host's launch \(origin: estimate\), bound by vec"
+    assert re.search(rf"^# predicted: {time}; core [\d,]+ cycles on 7 of 8 cores$", again, re.MULTILINE)
 
 
 def test_a_line_of_a_listing_is_never_broken(capsys: pytest.CaptureFixture[str]) -> None:
@@ -167,11 +168,59 @@ def test_a_file_that_is_no_program_ends_with_2_and_the_place(
     assert err.startswith("dsf-cli: " + sentence.format(path))
 
 
-def test_a_file_without_an_end_is_not_read_to_its_end(capsys: pytest.CaptureFixture[str]) -> None:
-    if not os.path.exists("/dev/zero"):
-        pytest.skip("this system has no endless file")
-    assert cli.call(["disasm", "--chip", "acme-x1", "/dev/zero"]) == 2
-    assert "DSF-I023: /dev/zero has more than 64 MiB; no program is that long" in capsys.readouterr().err
+def test_a_file_that_may_never_end_or_say_anything_is_not_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for path in (pipe, Path("/dev/null")):
+        assert cli.call(["disasm", "--chip", "acme-x1", str(path)]) == 2
+        said = f"DSF-I023: {path} is no regular file; expected a listing or a binary, or - for standard input"
+        assert said in capsys.readouterr().err
+
+
+def test_a_file_longer_than_any_program_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "long"
+    with path.open("wb") as file:
+        file.truncate((64 << 20) + 1)
+    assert cli.call(["disasm", "--chip", "acme-x1", str(path)]) == 2
+    assert f"DSF-I023: {path} has more than 64 MiB; no program is that long" in capsys.readouterr().err
+
+
+def test_a_dash_is_standard_input(
+    listing: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with listing.open("r", encoding="utf-8") as file:
+        monkeypatch.setattr("sys.stdin", file)
+        piped = said(capsys, "--chip", "acme-x1", "-")
+    assert piped == said(capsys, "--chip", "acme-x1", str(listing))
+
+
+def test_a_finding_names_the_line_of_the_file_where_that_counts_otherwise(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    listed = "program t()\n  phase core\n    blocks i<1\n      v.nope\n"
+    path = tmp_path / "odd"
+    for text, end in (
+        ("# a remark\n\n" + listed, " (line 4 is line 6 of the file)\n"),
+        (listed.replace("    blocks", "# between\n    blocks"), " (line 4 is line 5 of the file)\n"),
+        (listed, "did you mean v.ne?\n"),
+    ):
+        path.write_text(text, "utf-8")
+        assert cli.call(["disasm", "--chip", "acme-x1", str(path)]) == 1
+        out = capsys.readouterr().out
+        assert "# DSF-I002: t, line 4: v.nope: " in out
+        assert out.endswith(end)
+        assert ("of the file" in out) == ("of the file" in end)
+
+
+def test_the_prediction_says_what_it_rests_on_and_how_many_cores_get_blocks(capsys: pytest.CaptureFixture[str]) -> None:
+    time = json.loads(said(capsys, *SOFTMAX, "--json"))["time"]
+    assert time["origin"] == "estimate"
+    (phase,) = time["phases"]
+    assert (phase["cores_used"], phase["cores"]) == (7, 8)
+    wide = json.loads(said(capsys, *SOFTMAX[:-1], "1000,64", "--json"))["time"]["phases"]
+    assert [(p["cores_used"], p["cores"]) for p in wide] == [(8, 8)]
 
 
 @pytest.mark.parametrize(
@@ -186,7 +235,10 @@ def test_a_file_without_an_end_is_not_read_to_its_end(capsys: pytest.CaptureFixt
         (["--kernel", "matmul", "--shape", "3,0,4"], "a matmul has the sizes m,n,k, all above zero; got 3,0,4"),
         (["--kernel", "matmul", "--shape", "3x4"], "'3x4' is not whole numbers with commas between them"),
         (["--kernel", "attention", "--shape", "1,3,2,4,4,8"], "DSF-K020: 3 heads do not share 2 kv_heads evenly"),
-        (["--kernel", "copy", "--shape", "3,4", "--dtype", "f16"], "DSF-N003: no number format named 'f16'; acme-x1 "),
+        (
+            ["--kernel", "copy", "--shape", "3,4", "--dtype", "f16"],
+            "DSF-N003: no number format named 'f16'; acme-x1 has bfloat16, float16, float32, int8, ",
+        ),
         (["--kernel", "softmax", "--shape", "3,4", "--dtype", "float64"], "DSF-F002: softmax("),
     ],
 )

@@ -108,3 +108,12 @@ def test_what_is_unknown_ends_with_2_and_what_would_be_known(
     out, err = capsys.readouterr()
     assert out == ""
     assert sentence in err
+
+
+def test_a_sentence_goes_on_further_in_than_it_begins(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = said(capsys, "ascend-910b2", "LoadData3D.L0A").splitlines()
+    begins = r"    (?:cycles|rule|engine|\w+(?:, \w+)*): |    [a-z]"
+    assert any(line.startswith("      ") for line in lines)
+    assert all(re.match(begins, line) or re.match(r"      \S", line) for line in lines[1:])
+    words = " ".join(line.strip() for line in lines)
+    assert "no loop changes what the instruction itself holds." in words

@@ -34,7 +34,8 @@ REPORT = Report(
     },
     heat=HeatSummary(
         policy="threshold", ambient_celsius=30.0, ambient_given=False, celsius=84.06, peak_celsius=85.02,
-        mean_watts=309.44, peak_watts=359.0, joules=557_312.0, throttled_share=0.885, lowest_frequency_share=0.8,
+        settled_celsius=91.5, cap_celsius=85.0, mean_watts=309.44, peak_watts=359.0, joules=557_312.0,
+        throttled_share=0.885, lowest_frequency_share=0.8,
     ),
 )  # fmt: skip
 ANSWER = Answer(
@@ -89,6 +90,8 @@ def test_a_run_is_shown_with_every_number_its_unit_and_its_kind(capsys: pytest.C
         "aten::sort | 3 | 200 us | 512 KiB | no kernel sorts",
         "temperature | 84.06 °C | emulated | fitted",
         "at its peak | 85.02 °C | emulated | fitted",
+        "if this load went on | 91.5 °C | emulated | fitted",
+        "the policy's cap | 85 °C | described | derived",
         "of the room | 30 °C | described | datasheet",
         "power, in the mean | 309.4 W | emulated | estimate",
         "at its peak | 359 W | emulated | estimate",
@@ -161,3 +164,8 @@ def test_at_80_columns_no_line_is_wider_and_no_kernel_is_cut(
 def test_instructions_that_did_not_run_are_not_called_executed(capsys: pytest.CaptureFixture[str]) -> None:
     present(evolve(ANSWER, report=evolve(REPORT, fidelity="timing")), as_json=False)
     assert "of them planned as instructions, not executed" in capsys.readouterr().out
+
+
+def test_no_line_of_a_file_ends_in_spaces(capsys: pytest.CaptureFixture[str]) -> None:
+    present(ANSWER, as_json=False)
+    assert [line for line in capsys.readouterr().out.splitlines() if line != line.rstrip()] == []

@@ -159,7 +159,10 @@ def test_a_limit_is_not_negative(complaint: Complaint) -> None:
 
 
 def test_a_cap_at_the_first_step_of_the_ladder_may_act(write: Callable[..., Path]) -> None:
-    assert hdl.load(write({"/thermal/control/cap": quantity("85 °C")})).thermal.control.cap == 85
+    thermal = hdl.load(write({"/thermal/control/cap": quantity("85 °C")})).thermal
+    assert thermal is not None
+    assert thermal.control is not None
+    assert thermal.control.cap == 85
 
 
 def test_nothing_is_native_to_a_vector_engine_that_is_not_there(complaint: Complaint) -> None:
@@ -167,7 +170,7 @@ def test_nothing_is_native_to_a_vector_engine_that_is_not_there(complaint: Compl
     assert "/numerics/dtypes/float16/vector: 'native', but no engine is of kind 'vector'; expected 'host'" in said
 
 
-@pytest.mark.parametrize("point", [10**400, -(10**400)])
+@pytest.mark.parametrize("point", [10**400, -(10**400)], ids=["huge", "far below zero"])
 def test_a_number_that_no_float_holds_is_refused_where_it_stands(complaint: Complaint, point: int) -> None:
     measured = {"what": "x", "unit": "s", "points": {"a": point}, "origin": "measured", "source": "acme"}
     (said,) = complaint({"/measurements": {"m": measured}})

@@ -55,7 +55,7 @@ def test_an_unknown_instruction_is_answered_with_the_nearest_names(refused: Call
 def test_an_instruction_like_none_is_answered_with_where_all_are_listed(block: Builder, isa: Isa) -> None:
     block("Mmad3D")
     count = len(isa.rows)
-    said = f"generic(acme-x1): no instruction named 'Mmad3D'; print(isa) lists all {count}"
+    said = f"generic(acme-x1): no instruction named 'Mmad3D'; `dsf-cli isa` lists all {count}"
     with pytest.raises(errors.IsaError, match=f"^DSF-I002: test, line 4: Mmad3D: {escape(said)}$"):
         finish(block)
 
@@ -443,7 +443,7 @@ def test_what_counts_does_so_on_a_core_that_is_there_once_and_under_one_name(
         verify(Program("test", (), (phase,)), isa, chip)
 
 
-def window(shape: tuple[int, ...], stride: tuple[int, ...]) -> Operand:
+def strided(shape: tuple[int, ...], stride: tuple[int, ...]) -> Operand:
     return Operand("sram", shape, stride, "float32", Affine())
 
 
@@ -456,7 +456,7 @@ def test_no_place_is_written_by_two_elements(
 ) -> None:
     """Which of them would stay is nobody's promise."""
     said = "operand 'dst' writes the same bytes more than once; a place is written by one element"
-    refused(f"DSF-X009: {said}", "v.fill", window(shape, stride), value=0)
+    refused(f"DSF-X009: {said}", "v.fill", strided(shape, stride), value=0)
 
 
 @pytest.mark.parametrize(
@@ -466,24 +466,24 @@ def test_no_place_is_written_by_two_elements(
 def test_rows_that_interleave_write_each_place_once(
     block: Builder, shape: tuple[int, ...], stride: tuple[int, ...]
 ) -> None:
-    block("v.fill", window(shape, stride), value=0)
+    block("v.fill", strided(shape, stride), value=0)
     finish(block)
 
 
 def test_what_is_read_may_name_a_place_twice(block: Builder) -> None:
-    block("v.exp", window((4, 16), (16, 1)), window((4, 16), (0, 1)))
+    block("v.exp", strided((4, 16), (16, 1)), strided((4, 16), (0, 1)))
     finish(block)
 
 
 def test_a_window_has_at_most_16_dimensions(refused: Callable[..., None], block: Builder) -> None:
-    block("v.fill", window((1,) * 15 + (8,), (8,) * 15 + (1,)), value=0)
+    block("v.fill", strided((1,) * 15 + (8,), (8,) * 15 + (1,)), value=0)
     finish(block)
     block._bodies[-1].clear()
     said = "operand 'dst' has 17 sizes; expected at most 16"
-    refused(f"DSF-I008: {said}", "v.fill", window((1,) * 16 + (8,), (8,) * 16 + (1,)), value=0)
+    refused(f"DSF-I008: {said}", "v.fill", strided((1,) * 16 + (8,), (8,) * 16 + (1,)), value=0)
 
 
-FILL = Instruction("v.fill", (window((16,), (1,)),), (("value", 0),))
+FILL = Instruction("v.fill", (strided((16,), (1,)),), (("value", 0),))
 
 
 def nested(loops: int, variables: int = 1) -> Program:

@@ -22,6 +22,7 @@ from dsf.isa.program import Program
 from dsf.kernels.kernel import Kernel
 from dsf.ledger import Ledger
 from dsf.machine.heat import Heat, Policy, check_ambient, coldness, slowed
+from dsf.machine.timeline import Timeline
 from dsf.machine.timing import KernelTime, PhaseTime
 
 SECOND, MS, US = 10**15, 10**12, 10**9  # femtoseconds
@@ -351,6 +352,15 @@ def test_a_chip_without_heat_takes_no_room(described: Callable[..., Path]) -> No
         errors.DeviceError, match=r"^DSF-D020: ambient: .* has no /thermal, .*it has no temperature; leave it out$"
     ):
         check_ambient(chip, 20, "ambient")
+
+
+def test_where_a_load_would_settle_is_the_networks_steady_state(acme: Chip) -> None:
+    heat = Heat(acme, POLICIES["none"], Timeline())
+    resistance = heat.settled(1.0) - heat.network.ambient
+    assert heat.settled(0.0) == heat.network.ambient
+    assert heat.settled(120.0) == pytest.approx(heat.network.ambient + 120 * resistance)
+    assert heat.network.celsius == pytest.approx(heat.settled(heat.idle_watts))  # it has rested for long
+    assert heat.cap == 80.0
 
 
 # Chips without heat

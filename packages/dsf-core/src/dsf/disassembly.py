@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
+import stat
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,21 +14,22 @@ import torch
 from attrs import frozen
 
 from dsf import errors, units
-from dsf.hdl import Chip
+from dsf.hdl import Chip, weakest
 from dsf.intent.ir import Intent, attributes
 from dsf.intent.tape import Region, Window
 from dsf.isa import Instruction, Program
-from dsf.isa.assembly import parse
+from dsf.isa.assembly import parse, places
 from dsf.isa.binary import MAGIC, decode, encode
 from dsf.isa.program import contiguous, known_dtype, torch_dtype
 from dsf.isa.verify import verify
 from dsf.kernels.choose import Chooser
 from dsf.kernels.target import Target
+from dsf.ledger import device_numbers
 from dsf.machine.ordering import check
 from dsf.machine.timing import KernelTime, Timing
 from dsf.plugins import View
 
-__all__ = ["SHAPES", "Disassembly", "Line", "disassemble", "emitted", "read", "write"]
+__all__ = ["SHAPES", "Disassembly", "Line", "disassemble", "emitted", "read", "read_with_places", "write"]
 
 MOST_BYTES = 64 << 20  # a program of a hundred thousand instructions has a tenth of that
 
@@ -45,7 +49,9 @@ class Line:
 class Disassembly:
     """A program of *chip*: its lines, what breaks a rule, and its predicted time where nothing does.
 
-    *kernel* is who wrote it and why, where it came from the chip's library; *counted*: whether lines have cycles.
+    *kernel* is who wrote it and why, where it came from the chip's library; *counted*: whether lines have cycles. Of
+    the *time*, *origin* is the weakest of the numbers that it depends on, and *cores* are those of each phase that get
+    blocks, of how many.
     """
 
     chip: str
@@ -56,6 +62,8 @@ class Disassembly:
     lines: tuple[Line, ...]
     findings: tuple[str, ...]
     time: KernelTime | None
+    origin: str | None = None
+    cores: tuple[tuple[int, int], ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -66,29 +74,36 @@ class Disassembly:
             "params": [{"name": p.name, "role": p.role, "bytes": p.nbytes} for p in self.program.params],
             "lines": [self._line(line) for line in self.lines],
             "findings": list(self.findings),
-            "time": None if self.time is None else _time(self.time),
+            "time": None if self.time is None else self._time(self.time),
         }
+
+    def _time(self, time: KernelTime) -> dict[str, Any]:
+        phases = zip(time.phases, self.cores, strict=True)
+        return {
+            "emulated_femtoseconds": time.duration_fs,
+            "origin": self.origin,
+            "bound_by": time.bound,
+            "macs": time.macs,
+            "main_memory_bytes": time.nbytes,
+            "phases": [
+                {
+                    "core": p.core, "cores_used": used, "cores": there, "cycles": p.cycles,
+                    "femtoseconds": p.duration_fs, "busy_cycles": dict(p.busy),
+                }
+                for p, (used, there) in phases
+            ],
+        }  # fmt: skip
 
     def _line(self, line: Line) -> dict[str, Any]:
         said = {"line": line.number, "depth": line.depth, "text": line.text}
         return said | ({"cycles": line.cycles, "runs": line.runs} if self.counted else {})
 
 
-def _time(time: KernelTime) -> dict[str, Any]:
-    return {
-        "emulated_femtoseconds": time.duration_fs,
-        "bound_by": time.bound,
-        "macs": time.macs,
-        "main_memory_bytes": time.nbytes,
-        "phases": [
-            {"core": p.core, "cycles": p.cycles, "femtoseconds": p.duration_fs, "busy_cycles": dict(p.busy)}
-            for p in time.phases
-        ],
-    }
-
-
-def disassemble(program: Program, view: View, kernel: str | None = None, counted: bool = False) -> Disassembly:
-    """*program* against the rules of the chip of *view*: listed, and timed unless it breaks one."""
+def disassemble(
+    program: Program, view: View, kernel: str | None = None, counted: bool = False, file_lines: Sequence[int] = ()
+) -> Disassembly:
+    """*program* against the rules of the chip of *view*: listed, and timed unless it breaks one. Where it was read from
+    a listing, *file_lines* are the file's numbers of its lines, which findings then name too."""
     isa, chip = view.isa(), view.chip
     timing = Timing(chip, isa)
     findings: tuple[str, ...] = ()
@@ -98,13 +113,36 @@ def disassemble(program: Program, view: View, kernel: str | None = None, counted
         check(program, isa, chip)
         time = timing(program)
     except errors.ProgramError as broken:
-        findings = (str(broken),)
+        findings = (_in_the_file(str(broken), file_lines),)
     findings += _too_large(program, chip)
     counts = _counts(program, timing) if counted and not findings else {}
     lines = tuple(
         Line(number, depth, text, *counts.get(number, ())) for number, (depth, text) in enumerate(program.lines(), 1)
     )
-    return Disassembly(chip.name, isa.name, program, kernel, bool(counts), lines, findings, time)
+    origin, cores = (None, ()) if time is None else (_origin(time, chip), _cores(program, chip))
+    return Disassembly(chip.name, isa.name, program, kernel, bool(counts), lines, findings, time, origin, cores)
+
+
+def _in_the_file(finding: str, file_lines: Sequence[int]) -> str:
+    """*finding*, and where in the file the lines are that it names, if the file counts otherwise."""
+    named = dict.fromkeys(int(number) for number in re.findall(r"\bline (\d{1,9})\b", finding))
+    there = {n: file_lines[n - 1] for n in named if 0 < n <= len(file_lines) and file_lines[n - 1] != n}
+    if not there:
+        return finding
+    return f"{finding} ({', '.join(f'line {n} is line {at} of the file' for n, at in there.items())})"
+
+
+def _origin(time: KernelTime, chip: Chip) -> str:
+    """The weakest origin of what the time of a program depends on."""
+    engines = [(engine, phase.core) for phase in time.phases for engine, cycles in phase.busy if cycles]
+    pointers = device_numbers(chip, engines, barriers=len(time.phases) > 1)
+    return weakest(chip.origin(pointer).origin for pointer in pointers)
+
+
+def _cores(program: Program, chip: Chip) -> tuple[tuple[int, int], ...]:
+    """Of each phase, (cores that get a block, cores of its kind)."""
+    each = ((sum(nest.blocks for nest in phase.nests), chip.cores[phase.core].count) for phase in program.phases)
+    return tuple((min(blocks, count), count) for blocks, count in each)
 
 
 def _too_large(program: Program, chip: Chip) -> tuple[str, ...]:
@@ -139,20 +177,23 @@ def _items(program: Program) -> list[object]:
 # from and to a file
 
 
+STDIN = Path("-")
+
+
 def read(path: Path) -> Program:
-    """The program in the file at *path*, a listing or a binary; a ListingError with a sentence for anything else."""
+    """The program in the file at *path*, a listing or a binary; a ListingError with a sentence for anything else. `-`
+    is standard input."""
+    return read_with_places(path)[0]
+
+
+def read_with_places(path: Path) -> tuple[Program, tuple[int, ...]]:
+    """What `read` reads, and the file's number of each line of the program; none of a binary's."""
+    data = _bytes(path)
     try:
-        with path.open("rb") as file:
-            data = file.read(MOST_BYTES + 1)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise errors.ListingError(
-            "DSF-I023", f"{path} cannot be read: {reason}; expected a listing or a binary"
-        ) from None
-    if len(data) > MOST_BYTES:
-        raise errors.ListingError("DSF-I023", f"{path} has more than {MOST_BYTES >> 20} MiB; no program is that long")
-    try:
-        return decode(data) if data.startswith(MAGIC) else parse(data.decode())
+        if data.startswith(MAGIC):
+            return decode(data), ()
+        text = data.decode()
+        return parse(text), places(text)
     except UnicodeDecodeError as error:
         found = f"byte {error.start}: found {data[error.start]:02x}"
         raise errors.ListingError(
@@ -160,6 +201,28 @@ def read(path: Path) -> Program:
         ) from None
     except errors.ListingError as error:
         raise errors.ListingError(error.code, f"{path}: {error.sentence}") from None
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        if path == STDIN:
+            data = sys.stdin.buffer.read(MOST_BYTES + 1)
+        else:
+            kind = path.stat().st_mode
+            if not stat.S_ISREG(kind) and not stat.S_ISDIR(kind):  # a pipe may never say anything, a device never end
+                raise errors.ListingError(
+                    "DSF-I023", f"{path} is no regular file; expected a listing or a binary, or - for standard input"
+                )
+            with path.open("rb") as file:
+                data = file.read(MOST_BYTES + 1)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise errors.ListingError(
+            "DSF-I023", f"{path} cannot be read: {reason}; expected a listing or a binary"
+        ) from None
+    if len(data) > MOST_BYTES:
+        raise errors.ListingError("DSF-I023", f"{path} has more than {MOST_BYTES >> 20} MiB; no program is that long")
+    return data
 
 
 def write(program: Program, path: Path) -> None:
@@ -192,8 +255,12 @@ def emitted(view: View, kind: str, sizes: Sequence[int], dtype: str | None) -> t
 def _format(view: View, dtype: str | None) -> torch.dtype:
     name = dtype or view.chip.numerics.preferred
     if not known_dtype(name):
-        raise errors.DtypeError("DSF-N003", f"no number format named '{name}'; {view.chip.name} prefers "
-                                f"{view.chip.numerics.preferred}")  # fmt: skip
+        numerics = view.chip.numerics
+        raise errors.DtypeError(
+            "DSF-N003",
+            f"no number format named '{name}'; {view.chip.name} has {', '.join(numerics.dtypes)}, and prefers "
+            f"{numerics.preferred}",
+        )
     return torch_dtype(name)
 
 

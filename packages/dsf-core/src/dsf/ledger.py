@@ -9,6 +9,7 @@ heat leaves it.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from fractions import Fraction
 
 from attrs import define, field, frozen
@@ -21,7 +22,7 @@ from dsf.machine.timeline import Timeline
 from dsf.machine.timing import FEMTO, KernelTime
 from dsf.reports import EngineRow, FallbackRow, Flops, HeatSummary, KernelRow, MemoryRow, Report
 
-__all__ = ["Ledger"]
+__all__ = ["Ledger", "device_numbers"]
 
 MS = 10**12  # femtoseconds
 
@@ -227,10 +228,11 @@ class Ledger:
         if heat is None:
             return None
         heat.settle_accounts(self.now_fs)
+        watts = heat.joules * FEMTO / elapsed if elapsed else heat.idle_watts
         return HeatSummary(
             policy=heat.policy.name, ambient_celsius=heat.network.ambient, ambient_given=heat.ambient is not None,
             celsius=heat.network.celsius, peak_celsius=max(heat.peak_celsius, heat.network.celsius),
-            mean_watts=heat.joules * FEMTO / elapsed if elapsed else heat.idle_watts, peak_watts=heat.peak_watts,
+            settled_celsius=heat.settled(watts), cap_celsius=heat.cap, mean_watts=watts, peak_watts=heat.peak_watts,
             joules=heat.joules, throttled_share=heat.throttled_fs / heat.busy_fs if heat.busy_fs else 0.0,
             lowest_frequency_share=float(heat.lowest_share),
         )  # fmt: skip
@@ -295,20 +297,22 @@ class Ledger:
 
     def _device_numbers(self) -> list[str]:
         """Pointers to the numbers that the time of the launched kernels depends on."""
-        chip = self.chip
-        used = {engine for engine, _ in self._engines}
-        cores = {core for _, core in self._engines}
-        found = [f"/memories/{chip.main_memory.name}/bandwidth", *(["/sync/barrier"] if self._barriers else [])]
-        found += [
-            pointer for core in cores for pointer in (f"/clocks/{chip.cores[core].clock}", f"/cores/{core}/count")
-        ]
-        found += [f"/engines/{e}/rates/{op}" for e in used for op in chip.engines[e].rates]
-        found += [f"/engines/{e}/startup" for e in used if chip.engines[e].startup_cycles]
-        for (source, target), path in chip.paths.items():
-            if path.engine in used:
-                found.append(f"/paths/{source}->{target}/width")
-                found += [f"/paths/{source}->{target}/startup"] * bool(path.startup_cycles)
-        return found
+        return device_numbers(self.chip, self._engines, barriers=self._barriers > 0)
+
+
+def device_numbers(chip: Chip, engines: Iterable[tuple[str, str]], barriers: bool) -> list[str]:
+    """Pointers to the numbers that the time of programs on these (engine, core) depends on."""
+    pairs = [*engines]
+    used, cores = {engine for engine, _ in pairs}, {core for _, core in pairs}
+    found = [f"/memories/{chip.main_memory.name}/bandwidth", *(["/sync/barrier"] if barriers else [])]
+    found += [pointer for core in cores for pointer in (f"/clocks/{chip.cores[core].clock}", f"/cores/{core}/count")]
+    found += [f"/engines/{e}/rates/{op}" for e in used for op in chip.engines[e].rates]
+    found += [f"/engines/{e}/startup" for e in used if chip.engines[e].startup_cycles]
+    for (source, target), path in chip.paths.items():
+        if path.engine in used:
+            found.append(f"/paths/{source}->{target}/width")
+            found += [f"/paths/{source}->{target}/startup"] * bool(path.startup_cycles)
+    return found
 
 
 MIB = 1 << 20

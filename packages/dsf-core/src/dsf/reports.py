@@ -79,13 +79,16 @@ class Flops:
 @frozen
 class HeatSummary:
     """How warm the chip is: the heated node's temperature, the power of the whole chip, the share of device time at
-    clocks that heat had lowered, and the lowest of these. *ambient_given*: by the user, not by the HDL."""
+    clocks that heat had lowered, and the lowest of these. *settled_celsius* is where it would end at the mean power, if
+    that went on for ever; *cap_celsius* what the policy holds. *ambient_given*: by the user, not by the HDL."""
 
     policy: str
     ambient_celsius: float
     ambient_given: bool
     celsius: float
     peak_celsius: float
+    settled_celsius: float
+    cap_celsius: float
     mean_watts: float
     peak_watts: float
     joules: float

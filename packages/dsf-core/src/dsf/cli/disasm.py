@@ -47,10 +47,12 @@ def disasm(
     cycles: bool,
     binary: Path | None,
 ) -> Disassembly:
-    """List the program in FILE, a listing or a binary, or the one that --chip's library writes for --kernel.
+    """List the program in FILE, a listing or a binary, or the one that --chip's library writes for --kernel. A FILE of
+    `-` is standard input.
 
     The program is checked against the chip's rules: operands, memories, alignments, flags, order. What it breaks is
-    named with the listing's line; else its predicted time stands at the end. What is printed can be read again.
+    named with the listing's line, and the file's where that counts otherwise; else its predicted time stands at the
+    end. What is printed can be read again.
 
     \b
     Kinds and their --shape:
@@ -76,9 +78,10 @@ def disasm(
     view = known.view(known.chip(chip))
     if kernel is not None:
         program, author = disassembly.emitted(view, kernel, shape or (), dtype)
+        places: tuple[int, ...] = ()
     elif file is not None:
-        program, author = disassembly.read(file), None
-    found = disassembly.disassemble(program, view, author, cycles)
+        (program, places), author = disassembly.read_with_places(file), None
+    found = disassembly.disassemble(program, view, author, cycles, places)
     if binary is not None:
         disassembly.write(program, binary)
     return found

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
-from attrs import define, field
+from attrs import define, field, frozen
 
 from dsf import units
 
@@ -24,6 +24,7 @@ __all__ = ["present"]
 
 PIPE_WIDTH = 140  # columns of a table whose reader is no terminal
 GAP = 2  # spaces between two columns
+INDENT, DEEPER = 4, 6  # columns before a sentence below a heading, and before the lines that it goes on in
 PROSE = ("what", "because")  # columns of words, which may be wrapped
 
 
@@ -38,7 +39,10 @@ def present(value: Any, as_json: bool) -> None:
     with console.capture() as text:  # rich would end the process itself where a pipe's reader has left
         for part in _SHOWN[type(value).__name__](value):
             console.print(part, soft_wrap=type(part).__name__ == "Text")  # a line that is to be read again stays one
-    click.echo(text.get(), nl=False)
+    shown = text.get()
+    if not sys.stdout.isatty():  # the spaces that fill up a table's last column are noise in a file
+        shown = "\n".join(line.rstrip() for line in shown.split("\n"))
+    click.echo(shown, nl=False)
 
 
 def _chips(chips: Chips) -> Iterator[Any]:
@@ -171,6 +175,8 @@ def _heat(report: Report) -> Any:
     table = _Table("heat", ("what", "value", "kind", "origin"), right=("value",))
     table.add_row("temperature", units.show(heat.celsius, "celsius"), "emulated", temperature)
     table.add_row("  at its peak", units.show(heat.peak_celsius, "celsius"), "emulated", temperature)
+    table.add_row("  if this load went on", units.show(heat.settled_celsius, "celsius"), "emulated", temperature)
+    table.add_row("  the policy's cap", units.show(heat.cap_celsius, "celsius"), "described", throttling)
     room = ("asked for", "-") if heat.ambient_given else ("described", report.origins["ambient"])
     table.add_row("  of the room", units.show(heat.ambient_celsius, "celsius"), *room)
     table.add_row("power, in the mean", units.show(heat.mean_watts, "watts"), "emulated", power)
@@ -224,19 +230,19 @@ def _chapter(chapter: Chapter) -> Iterator[Any]:
 
 def _entry(entry: Entry) -> Iterator[Any]:
     yield _whole(" ".join([entry.name, ", ".join([*(o.name for o in entry.operands), *(n for n, _ in entry.scalars)])]))
-    yield _indented(entry.meaning)
+    yield _Indented(entry.meaning)
     alike: dict[str, list[str]] = {}
     for operand in entry.operands:
         alike.setdefault(_operand(operand), []).append(operand.name)
     for text, names in alike.items():
-        yield _indented(f"{', '.join(names)}: {text}")
+        yield _Indented(f"{', '.join(names)}: {text}")
     for name, kind in entry.scalars:
-        yield _indented(f"{name}: scalar, {kind}")
-    yield _indented(f"cycles: {entry.cycles}" + (f" Class {entry.opclass}." if entry.opclass != "default" else ""))
+        yield _Indented(f"{name}: scalar, {kind}")
+    yield _Indented(f"cycles: {entry.cycles}" + (f" Class {entry.opclass}." if entry.opclass != "default" else ""))
     for words in entry.constraints:
-        yield _indented(f"rule: {words}")
+        yield _Indented(f"rule: {words}")
     serves = f"; serves {entry.implements}" if entry.implements else ""
-    yield _indented(f"engine: {entry.engine or 'any'}{serves}; source: {entry.source}")
+    yield _Indented(f"engine: {entry.engine or 'any'}{serves}; source: {entry.source}")
 
 
 def _operand(operand: OperandEntry) -> str:
@@ -256,8 +262,14 @@ def _disassembly(found: Disassembly) -> Iterator[Any]:
         yield _whole(f"# {finding}")
     if found.time is not None:
         time = found.time
-        phases = " + ".join(f"{p.core} {p.cycles:,} cycles" for p in time.phases)
-        yield _whole(f"# predicted: {units.show(time.duration_fs, 'femtoseconds')}, bound by {time.bound}; {phases}")
+        phases = " + ".join(
+            f"{p.core} {p.cycles:,} cycles on {used} of {there} cores"
+            for p, (used, there) in zip(time.phases, found.cores, strict=True)
+        )
+        yield _whole(
+            f"# predicted: {units.show(time.duration_fs, 'femtoseconds')} without the host's launch "
+            f"(origin: {found.origin}), bound by {time.bound}; {phases}"
+        )
         yield _whole(f"# {time.macs:,} multiply-accumulates with padding; {time.nbytes:,} bytes through main memory")
 
 
@@ -274,11 +286,18 @@ def _whole(line: str) -> Any:
     return Text(line)
 
 
-def _indented(text: str) -> Any:
-    from rich.padding import Padding
-    from rich.text import Text
+@frozen
+class _Indented:
+    """A sentence below a heading; where it goes on in further lines, they stand further in."""
 
-    return Padding(Text(text), (0, 0, 0, 4), expand=False)
+    text: str
+
+    def __rich_console__(self, console: Any, options: Any) -> Iterator[Any]:
+        """What rich asks of a value that it prints."""
+        from rich.text import Text
+
+        for place, line in enumerate(Text(self.text).wrap(console, max(options.max_width - DEEPER, 1))):
+            yield Text(" " * (DEEPER if place else INDENT)) + line
 
 
 def _title(report: Report, name: str, group: str) -> str:

@@ -39,7 +39,7 @@ from dsf.isa.program import (
     contiguous,
 )  # fmt: skip
 
-__all__ = ["parse"]
+__all__ = ["parse", "places"]
 
 _MARGIN = re.compile(r"(?: *\d+(?= ) )?( *)")
 _QUOTED = r'"[^"\\]*(?:\\.[^"\\]*)*"'
@@ -63,6 +63,12 @@ def parse(text: str) -> Program:
     if not reader.open:
         line.refuse("a program")
     return reader.end()
+
+
+def places(text: str) -> tuple[int, ...]:
+    """The number in *text* of each line of the listing that it holds: remarks and empty lines are none."""
+    lines = enumerate(text.split("\n"), 1)
+    return tuple(number for number, written in lines if _Line(number, written.rstrip("\r")).depth() is not None)
 
 
 @define

@@ -160,6 +160,17 @@ class Heat:
         self.busy_fs = self.throttled_fs = 0
         self.lowest_share = self.share
 
+    @property
+    def cap(self) -> float:
+        """The temperature that a policy holds, in °C."""
+        return self._control.cap
+
+    def settled(self, watts: float) -> float:
+        """The temperature in °C after a very long time at *watts*."""
+        network = Network(self._thermal, self.network.ambient)
+        network.settle(watts)
+        return network.celsius
+
     # what kernels draw
 
     def energy(self, time: KernelTime) -> float:
