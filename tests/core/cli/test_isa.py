@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from importlib.util import find_spec
 
 import pytest
 
@@ -110,6 +111,7 @@ def test_what_is_unknown_ends_with_2_and_what_would_be_known(
     assert sentence in err
 
 
+@pytest.mark.skipif(not find_spec("dsf_ascend"), reason="asks for an instruction of the vendor's package")
 def test_a_sentence_goes_on_further_in_than_it_begins(capsys: pytest.CaptureFixture[str]) -> None:
     lines = said(capsys, "ascend-910b2", "LoadData3D.L0A").splitlines()
     begins = r"    (?:cycles|rule|engine|\w+(?:, \w+)*): |    [a-z]"
