@@ -6,7 +6,7 @@ what the fractals hold beyond them takes no part.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from math import ceil
 
@@ -39,13 +39,14 @@ def declare(isa: Isa) -> None:
     text = "c NZ (n / 16, m, 16) = a ZZ (m / 16, k / C0, 16, C0) @ b nZ (k / C0, n / 16, 16, C0) (+ c where accumulate"
     rules = (holds_numbers(*SIZES), fractal_shapes, one_dtype(1, 2))
     isa.add(
-        Row("Mmad.fractal", "M", cycles, tuple(roles), _semantics, f"{text})", _fast, rules, "matmul.fractal", None,
-            macs, MMAD, "mac", _lanes)
+        Row("Mmad.fractal", "M", cycles, tuple(roles), _semantics, f"{text})", _in_place(PRODUCT.fast), rules,
+            "matmul.fractal", None, macs, MMAD, "mac", _in_place(PRODUCT.lanes))
     )  # fmt: skip
     roles.append(("bias", read("BT", dtypes=("float32",))))
     isa.add(
-        Row("Mmad.fractal.bias", "M", cycles, tuple(roles), _on_bias, f"{text}, else + bias)", _fast_on_bias, rules,
-            "matmul.fractal.bias", None, macs, MMAD, "mac", _lanes_on_bias)
+        Row("Mmad.fractal.bias", "M", cycles, tuple(roles), _on_bias, f"{text}, else + bias)",
+            _in_place(PRODUCT.fast_on_bias), rules, "matmul.fractal.bias", None, macs, MMAD, "mac",
+            _in_place(PRODUCT.lanes_on_bias))
     )  # fmt: skip
 
 
@@ -97,28 +98,16 @@ def _fractals(matrix: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     return padded.unflatten(-1, (-1, FRACTAL)).transpose(-3, -2)
 
 
-def _fast(c: torch.Tensor, a: torch.Tensor, b: torch.Tensor, accumulate: int, m: int, k: int, n: int) -> None:
-    with _accumulator(c, accumulate, m, n) as matrix:
-        PRODUCT.fast(matrix, _rows(a, m, k), _columns(b, k, n), accumulate)
+def _in_place(form: Callable[..., None]) -> Callable[..., None]:
+    """*form* of a product of matrices (one core's or its lanes', alone or on a bias), on fractals."""
 
+    def run(
+        c: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *bias: torch.Tensor, accumulate: int, m: int, k: int, n: int
+    ) -> None:
+        with _accumulator(c, accumulate, m, n) as matrix:
+            form(matrix, _rows(a, m, k), _columns(b, k, n), *bias, accumulate=accumulate)
 
-def _fast_on_bias(
-    c: torch.Tensor, a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor, accumulate: int, m: int, k: int, n: int
-) -> None:
-    with _accumulator(c, accumulate, m, n) as matrix:
-        PRODUCT.fast_on_bias(matrix, _rows(a, m, k), _columns(b, k, n), bias, accumulate)
-
-
-def _lanes(c: torch.Tensor, a: torch.Tensor, b: torch.Tensor, accumulate: int, m: int, k: int, n: int) -> None:
-    with _accumulator(c, accumulate, m, n) as matrix:
-        PRODUCT.lanes(matrix, _rows(a, m, k), _columns(b, k, n), accumulate)
-
-
-def _lanes_on_bias(
-    c: torch.Tensor, a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor, accumulate: int, m: int, k: int, n: int
-) -> None:
-    with _accumulator(c, accumulate, m, n) as matrix:
-        PRODUCT.lanes_on_bias(matrix, _rows(a, m, k), _columns(b, k, n), bias, accumulate)
+    return run
 
 
 @contextmanager
