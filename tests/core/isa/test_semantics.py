@@ -1,7 +1,9 @@
 """Every row of every installed table: its in-place form is its semantics, and several lanes are one after the other.
 
 Operands are made from the row's roles alone, in each format that the row takes, dense and in padded rows as kernels
-place them; a memory that the table calls wide holds 16-bit numbers in float32, rounded.
+place them; a memory that the table calls wide holds 16-bit numbers in float32, rounded. All forms are equal bit for
+bit, but for products of fractions: the order in which a product's terms are added is the host library's own and differs
+with its shapes and strides from one processor to the next, so these are equal within what an order can change.
 """
 
 from __future__ import annotations
@@ -190,6 +192,17 @@ def bits(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.contiguous().reshape(-1).view(torch.uint8)
 
 
+def unlike(case: Case, got: torch.Tensor, wanted: torch.Tensor, operands: list[torch.Tensor]) -> str:
+    """What tells *got* from *wanted*, which *operands* led to; nothing where they are the same."""
+    if not (case.row.implements or "").startswith("matmul") or not got.is_floating_point():
+        return "" if torch.equal(bits(got), bits(wanted)) else f"{case}: other bits"
+    still, sizes = torch.zeros_like(wanted), [o.float().abs().to(o.dtype) for o in operands[1:]]
+    size = 2 * case.row.semantics(still, *sizes, **case.scalars) + wanted.abs()  # what was there is no more than this
+    terms = 64  # k is less
+    apart = (got - wanted).abs()
+    return "" if (apart <= terms * 2.0**-24 * size).all() else f"{case}: up to {apart.max().item()} apart"
+
+
 def meant(case: Case, operands: list[torch.Tensor]) -> torch.Tensor:
     """What the semantics leave in the written operand."""
     result = operands[0].clone(memory_format=torch.contiguous_format)
@@ -233,7 +246,7 @@ def test_the_fast_form_is_the_semantics_bit_for_bit(row: Row, isa: Isa) -> None:
             wanted = meant(case, operands)
             if row.fast is not None:
                 row.fast(*operands, **case.scalars)
-                assert torch.equal(bits(operands[0]), bits(wanted)), str(case)
+                assert not unlike(case, operands[0], wanted, operands)
 
 
 @each_row
@@ -245,7 +258,7 @@ def test_lanes_are_one_core_after_the_other_bit_for_bit(row: Row, isa: Isa) -> N
             if row.lanes is not None:
                 row.lanes(*operands, **case.scalars)
                 for lane, wanted in enumerate(alone):
-                    assert torch.equal(bits(operands[0][lane]), bits(wanted)), f"{case} {rows}x{columns}"
+                    assert not unlike(case, operands[0][lane], wanted, [o[lane] for o in operands]), f"{rows}x{columns}"
 
 
 def test_most_rows_have_a_form_in_place_and_one_for_lanes() -> None:

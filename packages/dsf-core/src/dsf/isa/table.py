@@ -62,9 +62,10 @@ class Row:
     *semantics(\\*operands, \\*\\*scalars)* returns the new value of the first operand, which is the written one.
     *fast(dst, \\*sources, \\*\\*scalars)* does the same in place, bit for bit as the semantics at the operands' own
     precision; *lanes* is the in-place form for several cores in lockstep, every operand with a leading dimension more,
-    bit for bit as one core after the other. *flag* marks the two synchronising instructions, *barrier* the one that
-    joins all engines of a core. *implements* is the neutral primitive it serves. *rounding* is how the machine makes
-    the written operand's numbers of what the semantics return, where the instruction says so and not the HDL.
+    bit for bit as one core after the other; only a product's terms may be added in another order. *flag* marks the two
+    synchronising instructions, *barrier* the one that joins all engines of a core. *implements* is the neutral
+    primitive it serves. *rounding* is how the machine makes the written operand's numbers of what the semantics return,
+    where the instruction says so and not the HDL.
     *macs(instruction)* counts multiply-accumulates including padding, None for what is not a matrix instruction.
     """
 
