@@ -82,3 +82,10 @@ def test_every_kind_has_a_meaning_and_sorted_attributes():
     for name, kind in KINDS.items():
         assert list(kind.attrs) == sorted(kind.attrs), name
         assert kind.meaning
+
+
+def test_an_attribute_with_its_default_is_not_written_and_can_be_asked_for():
+    plain = Intent("attention", (), (), attributes("attention", causal=True, window=None, softcap=None))
+    assert plain.attrs == (("causal", True),)
+    assert plain.attr("window") is None
+    assert attributes("attention", window=8) == (("window", 8),)

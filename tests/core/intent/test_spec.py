@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 from dsf import errors
 from dsf.intent import check, parse
+from dsf.intent.ir import attributes
 
 
 @pytest.fixture
@@ -74,8 +75,13 @@ def test_a_hidden_value_that_others_see_is_named(ffn):
 @pytest.mark.parametrize(
     ("code", "change", "sentence"),
     [
-        ("DSF-K014", {"kind": "magic"}, "intent 0: no kind named 'magic'; known kinds: arg_reduce, attention"),
+        ("DSF-K014", {"kind": "magic"}, "intent 0: no kind named 'magic'; known kinds: add_layer_norm, add_rms_norm"),
         ("DSF-K015", {"attrs": ()}, r"intent 0 .*: has the attributes \(\); a linear has \(has_bias, transposed\)$"),
+        (
+            "DSF-K015",
+            {"attrs": attributes(activation=None, has_bias=False, transposed=True)},
+            r"intent 0 .*: says activation=None, which a linear is without saying so; leave it out$",
+        ),
         ("DSF-K016", {"inputs": 1}, r"intent 0 .*: has 1 inputs; a linear has \(x w\)$"),
         ("DSF-K018", {"outputs": "x"}, r"intent 0 .*: y has shape \(3, 8\); expected \(3, 16\)$"),
         (

@@ -7,19 +7,21 @@ import torch
 GAP = 2 * 1024 * 1024  # elements of 16 bits: 4 MB from row to row, where a copy's gap field ends at 2 MB
 
 
-def linear(bench, x, w, out=None):
+def linear(bench, x, w, out=None, **attrs):
     return bench.intent("linear", [x, w], [bench.out((*x.shape[:-1], w.shape[0]), x.dtype) if out is None else out],
-                        has_bias=False, transposed=True)  # fmt: skip
+                        has_bias=False, transposed=True, **attrs)  # fmt: skip
 
 
 def matmul(bench, a, b, out=None):
     return bench.intent("matmul", [a, b], [bench.out((*a.shape[:-1], b.shape[-1]), a.dtype) if out is None else out])
 
 
-def attention(bench, q, k, v):
+def attention(bench, q, k, v, **attrs):
     groups = q.shape[1] // max(k.shape[1], 1)
     outputs = [bench.out((*q.shape[:3], v.shape[3]), q.dtype)]
-    return bench.intent("attention", [q, k, v], outputs, causal=False, groups=groups, has_mask=False, scale=1.0)
+    return bench.intent(
+        "attention", [q, k, v], outputs, causal=False, groups=groups, has_mask=False, scale=1.0, **attrs
+    )
 
 
 def half(*shape):
@@ -51,7 +53,12 @@ APART = "rows lie no further apart than a copy can skip"
 HEADS = "q, k, v and y are fp16, bf16 or fp32, all of one format"
 NUMBERS = "operands and result are fp16, bf16 or fp32"
 
+PLAIN = "nothing is done to the product but adding a bias"
+SEEN = "scores are neither capped nor cut to a window"
+
 BREAKING = {
+    ("linear", PLAIN): lambda b: linear(b, half(2, 4), half(3, 4), activation="relu"),
+    ("attention", SEEN): lambda b: attention(b, half(1, 2, 3, 4), half(1, 2, 3, 4), half(1, 2, 3, 4), softcap=30.0),
     ("linear", MATRICES): lambda b: linear(b, half(2, 4), torch.randn(3, 4)),
     ("linear", LYING): lambda b: linear(b, half(4, 8)[::2, ::2], half(3, 4)),
     ("linear", EMPTY): lambda b: linear(b, half(2, 0), half(3, 0)),

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from functools import partial
 
-from dsf.kernels.contraction import LIMITS, ROUNDING, batch_reference, emit_batch, emit_linear, linear_reference
+from dsf.kernels.contraction import (
+    LIMITS,
+    LINEAR_LIMITS,
+    ROUNDING,
+    batch_reference,
+    emit_batch,
+    emit_linear,
+    linear_reference,
+)
 from dsf.kernels.kernel import Kernel
 from dsf_ascend.kernels.cube import emit_product
 
@@ -19,7 +27,7 @@ KERNELS = (
         "ascend",
         partial(emit_linear, emit_product, "MatMul"),
         linear_reference,
-        LIMITS,
+        LINEAR_LIMITS,
         ROUNDING,
         SOURCE,
     ),

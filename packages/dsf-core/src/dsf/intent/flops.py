@@ -3,6 +3,7 @@ nothing, and only contractions count."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 from typing import Any
 
@@ -16,14 +17,36 @@ __all__ = ["flops"]
 
 
 def flops(intent: Intent) -> int:
-    """Matrix FLOPs of *intent*; 0 for kinds that contract nothing."""
-    if intent.kind in ("linear", "matmul"):
-        return 2 * prod(intent.outputs[0].shape) * intent.inputs[0].shape[-1]
-    if intent.kind == "attention":
-        batch, heads, length, width = intent.inputs[0].shape
-        kv, out = intent.inputs[2].shape[2:]
-        return 2 * batch * heads * length * kv * (width + out)
-    return _opaque_flops(intent) if intent.kind == "opaque" else 0
+    """Matrix FLOPs of *intent*; 0 for kinds that contract nothing. Of pages all are counted, of experts' rows too."""
+    formula = _FORMULAS.get(intent.kind)
+    return formula(intent) if formula else 0
+
+
+def _product(intent: Intent) -> int:
+    return 2 * prod(intent.outputs[0].shape) * intent.inputs[0].shape[-1]
+
+
+def _attention(intent: Intent) -> int:
+    batch, heads, length, width = intent.inputs[0].shape
+    kv, out = intent.inputs[2].shape[2:]
+    return 2 * batch * heads * length * kv * (width + out)
+
+
+def _paged(intent: Intent) -> int:
+    keys = intent.inputs[3].shape[1] * intent.inputs[1].shape[1]
+    return 4 * prod(intent.inputs[0].shape) * keys
+
+
+def _latent(intent: Intent) -> int:
+    q, rope, latent = (r.shape for r in intent.inputs[:3])
+    return 2 * prod(q[:3]) * latent[1] * (2 * q[3] + rope[3])
+
+
+def _convolution(intent: Intent) -> int:
+    """Every place of the weight meets every place of the result (of the input, transposed) once."""
+    x, w = (r.shape for r in intent.inputs[:2])
+    places = x[2:] if intent.attr("transposed") else intent.outputs[0].shape[2:]
+    return 2 * x[0] * prod(places) * prod(w)
 
 
 def _opaque_flops(intent: Intent) -> int:
@@ -60,3 +83,10 @@ def _as_masked(mask: tuple[bool, ...] | None, outputs: list[torch.Tensor]) -> An
         return outputs[0]
     following = iter(outputs)
     return tuple(next(following) if wanted else None for wanted in mask)
+
+
+_FORMULAS: dict[str, Callable[[Intent], int]] = {
+    **dict.fromkeys(("linear", "matmul", "grouped_linear", "quant_linear", "scaled_linear"), _product),
+    "attention": _attention, "paged_attention": _paged, "latent_attention": _latent, "convolution": _convolution,
+    "opaque": _opaque_flops,
+}  # fmt: skip

@@ -32,9 +32,54 @@ def _wide(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
 
 
-def _linear(intent: Intent, x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None = None) -> Result:
-    weight = _wide(w) if intent.attr("transposed") else _wide(w).t()
-    return F.linear(_wide(x), weight, None if bias is None else _wide(bias))
+def _linear(intent: Intent, x: torch.Tensor, w: torch.Tensor, *rest: torch.Tensor) -> Result:
+    others, dtype = iter(rest), intent.outputs[0].dtype
+    weight = w if intent.attr("transposed") else w.t()
+    if not x.is_floating_point():
+        return _whole(x, weight)
+    y = F.linear(_wide(x), _wide(weight), _wide(next(others)) if intent.attr("has_bias") else None).to(dtype)
+    if intent.attr("activation") is not None:
+        y = _activated(intent.attr("activation"), y)
+    return y + next(others) if intent.attr("has_residual") else y
+
+
+def _whole(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """x [..., K] @ w [N, K]^T of whole numbers, added up in int32."""
+    return F.linear(x.double(), w.double()).to(torch.int64).to(torch.int32)
+
+
+def _grouped_linear(intent: Intent, x: torch.Tensor, w: torch.Tensor, ends: torch.Tensor) -> Result:
+    y, start = torch.zeros(intent.outputs[0].shape, dtype=_wide(x).dtype), 0
+    for expert, end in zip(w, ends.tolist(), strict=True):
+        y[start:end] = F.linear(_wide(x[start:end]), _wide(expert if intent.attr("transposed") else expert.t()))
+        start = max(start, end)
+    return y
+
+
+def _quant_linear(intent: Intent, x: torch.Tensor, w: torch.Tensor, scale: torch.Tensor, *rest: torch.Tensor) -> Result:
+    others = iter(rest)
+    whole = torch.stack((w & 15, w >> 4), -1).flatten(-2) if intent.attr("bits") == 4 else w
+    numbers = whole.to(x.dtype).unflatten(-1, (-1, intent.attr("group")))
+    if intent.attr("has_zero"):
+        numbers = numbers - next(others).to(x.dtype).unsqueeze(-1)
+    weight = (numbers * scale.to(x.dtype).unsqueeze(-1)).flatten(-2)
+    return F.linear(_wide(x), _wide(weight), _wide(next(others)) if intent.attr("has_bias") else None)
+
+
+def _scaled_linear(
+    intent: Intent, x: torch.Tensor, w: torch.Tensor, x_scale: torch.Tensor, w_scale: torch.Tensor, *bias: torch.Tensor
+) -> Result:
+    y = _whole(x, w if intent.attr("transposed") else w.t()).float() * x_scale.float() * w_scale.float()
+    return y + bias[0].float() if bias else y
+
+
+def _convolution(intent: Intent, x: torch.Tensor, w: torch.Tensor, *bias: torch.Tensor) -> Result:
+    transposed, stride = intent.attr("transposed"), intent.attr("stride")
+    result: torch.Tensor = torch.convolution(
+        _wide(x), _wide(w), _wide(bias[0]) if bias else None, stride, intent.attr("padding"), intent.attr("dilation"),
+        transposed, intent.attr("output_padding") or [0] * len(stride), intent.attr("groups"),
+    )  # fmt: skip
+    return result
 
 
 def _matmul(intent: Intent, a: torch.Tensor, b: torch.Tensor) -> Result:
@@ -42,13 +87,53 @@ def _matmul(intent: Intent, a: torch.Tensor, b: torch.Tensor) -> Result:
 
 
 def _attention(intent: Intent, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *mask: torch.Tensor) -> Result:
-    groups = intent.attr("groups")
+    groups, window, cap = intent.attr("groups"), intent.attr("window"), intent.attr("softcap")
     if groups > 1:
         k, v = k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)
-    return F.scaled_dot_product_attention(
-        _wide(q), _wide(k), _wide(v), attn_mask=_wide(mask[0]) if mask else None, is_causal=intent.attr("causal"),
-        scale=intent.attr("scale"),
-    )  # fmt: skip
+    if window is None and cap is None:
+        return F.scaled_dot_product_attention(
+            _wide(q), _wide(k), _wide(v), attn_mask=_wide(mask[0]) if mask else None, is_causal=intent.attr("causal"),
+            scale=intent.attr("scale"),
+        )  # fmt: skip
+    scores = _wide(q) @ _wide(k).mT * intent.attr("scale")
+    if cap is not None:
+        scores = cap * torch.tanh(scores / cap)
+    return _weights(scores, intent.attr("causal"), mask, window) @ _wide(v)
+
+
+def _weights(
+    scores: torch.Tensor, causal: bool, mask: tuple[torch.Tensor, ...], window: int | None = None
+) -> torch.Tensor:
+    """Softmax of the scores that are seen; a row that sees nothing is zero for a bool mask, as torch has it."""
+    for given in mask:
+        scores = scores.masked_fill(~given, -torch.inf) if given.dtype == torch.bool else scores + _wide(given)
+    if causal:
+        seen = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
+        seen = seen if window is None else seen & ~seen.tril(-window)
+        scores = scores.masked_fill(~seen, -torch.inf)
+    weights = torch.softmax(scores, -1)
+    return weights.masked_fill((scores == -torch.inf).all(-1, keepdim=True), 0.0)
+
+
+def _paged_attention(
+    intent: Intent, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, table: torch.Tensor, lengths: torch.Tensor
+) -> Result:
+    results = []
+    for one, pages, length in zip(q, table.long(), lengths.tolist(), strict=True):
+        keys, values = (t[pages].flatten(0, 1)[:length].movedim(0, 1) for t in (k, v))
+        keys, values = (_wide(t).repeat_interleave(intent.attr("groups"), 0) for t in (keys, values))
+        scores = _wide(one) @ keys.mT * intent.attr("scale")
+        seen = torch.ones(scores.shape[-2:], dtype=torch.bool).tril(length - one.shape[-2])
+        results.append(_weights(scores, False, (seen,)) @ values)
+    return torch.stack(results) if results else torch.zeros(intent.outputs[0].shape)
+
+
+def _latent_attention(
+    intent: Intent, q: torch.Tensor, rope: torch.Tensor, latent: torch.Tensor, key: torch.Tensor, *mask: torch.Tensor
+) -> Result:
+    latent, key = _wide(latent).unsqueeze(1), _wide(key).unsqueeze(1)
+    scores = (_wide(q) @ latent.mT + _wide(rope) @ key.mT) * intent.attr("scale")
+    return _weights(scores, intent.attr("causal"), mask) @ latent
 
 
 def _rms_norm(intent: Intent, x: torch.Tensor, weight: torch.Tensor) -> Result:
@@ -60,6 +145,28 @@ def _rms_norm(intent: Intent, x: torch.Tensor, weight: torch.Tensor) -> Result:
     return weight.to(compute) * normed
 
 
+def _add_rms_norm(intent: Intent, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor) -> Result:
+    total = (x + residual).to(intent.outputs[1].dtype)
+    return _one(_rms_norm(intent, total, weight)), total
+
+
+def _add_layer_norm(intent: Intent, x: torch.Tensor, residual: torch.Tensor, *affine: torch.Tensor) -> Result:
+    total = (x + residual).to(intent.outputs[1].dtype)
+    return _one(_layer_norm(intent, total, *affine)), total
+
+
+def _one(result: Result) -> torch.Tensor:
+    assert isinstance(result, torch.Tensor)
+    return result
+
+
+def _group_norm(intent: Intent, x: torch.Tensor, *affine: torch.Tensor) -> Result:
+    parameters = iter(affine)
+    weight = _wide(next(parameters)) if intent.attr("has_weight") else None
+    bias = _wide(next(parameters)) if intent.attr("has_bias") else None
+    return F.group_norm(_wide(x), intent.attr("groups"), weight, bias, intent.attr("eps"))
+
+
 def _layer_norm(intent: Intent, x: torch.Tensor, *affine: torch.Tensor) -> Result:
     parameters = iter(affine)
     weight = _wide(next(parameters)) if intent.attr("has_weight") else None
@@ -68,8 +175,11 @@ def _layer_norm(intent: Intent, x: torch.Tensor, *affine: torch.Tensor) -> Resul
 
 
 def _rotary(intent: Intent, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> Result:
-    first, second = x.chunk(2, -1)
-    return x * cos + torch.cat((-second, first), -1) * sin
+    if intent.attr("style") == "half":
+        first, second = x.chunk(2, -1)
+        return x * cos + torch.cat((-second, first), -1) * sin
+    turned = torch.stack((-x[..., 1::2], x[..., ::2]), -1).flatten(-2)
+    return x * cos + turned * sin
 
 
 def _softmax(intent: Intent, x: torch.Tensor) -> Result:
@@ -84,9 +194,18 @@ def _elementwise(intent: Intent, *inputs: torch.Tensor) -> Result:
 
 
 def _gated_activation(intent: Intent, gate: torch.Tensor, up: torch.Tensor) -> Result:
-    act = intent.attr("act")
-    activated: torch.Tensor = torch.relu(gate) if act == "relu" else PRIMITIVES[act].function(gate)
-    return activated * up
+    return _activated(intent.attr("act"), gate) * up
+
+
+def _activated(name: str, x: torch.Tensor) -> torch.Tensor:
+    result: torch.Tensor = torch.relu(x) if name == "relu" else PRIMITIVES[name].function(x)
+    return result
+
+
+def _quantise(intent: Intent, x: torch.Tensor, scale: torch.Tensor, *zero: torch.Tensor) -> Result:
+    dtype = intent.outputs[0].dtype
+    whole = torch.round(_wide(x) / _wide(scale)) + (zero[0] if zero else 0)
+    return whole.clamp(torch.iinfo(dtype).min, torch.iinfo(dtype).max)
 
 
 def _copy(intent: Intent, x: torch.Tensor) -> Result:
@@ -145,6 +264,46 @@ def _arg_reduce(intent: Intent, x: torch.Tensor) -> Result:
 
 def _cumsum(intent: Intent, x: torch.Tensor) -> Result:
     return torch.cumsum(x, intent.attr("dim"), dtype=intent.outputs[0].dtype)
+
+
+def _pool(intent: Intent, x: torch.Tensor) -> Result:
+    kernel, stride, padding = intent.attr("kernel"), intent.attr("stride"), intent.attr("padding")
+    rank, ceil = len(kernel), intent.attr("ceil")
+    if intent.attr("op") == "max":
+        function = (F.max_pool1d, F.max_pool2d, F.max_pool3d)[rank - 1]
+        result: torch.Tensor = function(x, kernel, stride, padding, intent.attr("dilation") or (1,) * rank, ceil)
+        return result
+    mean: Callable[..., torch.Tensor] = (F.avg_pool1d, F.avg_pool2d, F.avg_pool3d)[rank - 1]
+    return mean(_wide(x), kernel, stride, padding, ceil, intent.attr("count_padding"))
+
+
+def _sort(intent: Intent, x: torch.Tensor) -> Result:
+    values, indices = torch.sort(x, dim=intent.attr("dim"), descending=intent.attr("descending"), stable=True)
+    return values, indices
+
+
+def _top_k(intent: Intent, x: torch.Tensor) -> Result:
+    """Of equal ones the first: torch leaves that open."""
+    dim, largest = intent.attr("dim"), intent.attr("largest")
+    values, indices = torch.sort(x, dim=dim, descending=largest, stable=True)
+    return values.narrow(dim, 0, intent.attr("k")), indices.narrow(dim, 0, intent.attr("k"))
+
+
+def _histogram(intent: Intent, x: torch.Tensor) -> Result:
+    return torch.histc(x.double(), intent.attr("bins"), intent.attr("low"), intent.attr("high"))
+
+
+def _kv_append(intent: Intent, cache: torch.Tensor, new: torch.Tensor, position: torch.Tensor) -> Result:
+    return torch.index_copy(cache, intent.attr("dim"), position.long(), new)
+
+
+def _collective(intent: Intent, x: torch.Tensor) -> Result:
+    """Alone among its ranks: what a rank would hold if all others sent what it has itself."""
+    ranks, op, out = len(intent.attr("group")), intent.attr("op"), intent.outputs[0]
+    if op == "all_gather":
+        return torch.cat([x] * ranks)
+    total = x * ranks if intent.attr("reduce") == "sum" else x
+    return total[: out.shape[0]] if op == "reduce_scatter" else total.clone()
 
 
 def _embedding(intent: Intent, ids: torch.Tensor, table: torch.Tensor) -> Result:
@@ -210,7 +369,12 @@ def _tensors(result: Any) -> list[torch.Tensor]:
 
 
 MEANINGS: dict[str, Callable[..., Result]] = {
-    "linear": _linear, "matmul": _matmul, "attention": _attention, "rms_norm": _rms_norm, "layer_norm": _layer_norm,
+    "linear": _linear, "matmul": _matmul, "grouped_linear": _grouped_linear, "quant_linear": _quant_linear,
+    "scaled_linear": _scaled_linear, "convolution": _convolution, "attention": _attention,
+    "paged_attention": _paged_attention, "latent_attention": _latent_attention, "rms_norm": _rms_norm,
+    "add_rms_norm": _add_rms_norm, "layer_norm": _layer_norm, "add_layer_norm": _add_layer_norm,
+    "group_norm": _group_norm, "quantise": _quantise, "pool": _pool, "sort": _sort, "top_k": _top_k,
+    "histogram": _histogram, "kv_append": _kv_append, "collective": _collective,
     "rotary": _rotary, "softmax": _softmax, "elementwise": _elementwise, "gated_activation": _gated_activation,
     "copy": _copy, "fill": _fill, "iota": _iota, "nothing": _nothing, "reduce": _reduce, "arg_reduce": _arg_reduce,
     "cumsum": _cumsum, "embedding": _embedding, "index": _index, "gather": _gather, "scatter": _scatter,

@@ -26,7 +26,7 @@ _IN_PLACE = frozenset({"elementwise", "copy", "gated_activation", "scatter", "in
 def build(kind: str, node: Node, inputs: tuple[Region, ...], *outputs: Region, **attrs: Any) -> Intent:
     """The intent of one operation; its outputs are what the operation produces unless given."""
     outputs = outputs or ((node.out,) if node.writes else ())
-    return Intent(kind, inputs, outputs, attributes(**attrs), (node.index,), node.op.scope, node.op.site)
+    return Intent(kind, inputs, outputs, attributes(kind, **attrs), (node.index,), node.op.scope, node.op.site)
 
 
 def aliases_safely(intent: Intent) -> bool:

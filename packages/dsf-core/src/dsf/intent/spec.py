@@ -97,10 +97,14 @@ def _check_form(position: int, intent: Intent) -> None:
     if kind is None:
         known = ", ".join(sorted(KINDS))
         raise errors.KernelError("DSF-K014", f"intent {position}: no kind named {intent.kind!r}; known kinds: {known}")
-    names = tuple(name for name, _ in intent.attrs)
-    if names != kind.attrs:
+    names, defaults = tuple(name for name, _ in intent.attrs), dict(kind.defaults)
+    if names != tuple(sorted((*kind.attrs, *defaults.keys() & set(names)))):
         found = f"has the attributes ({', '.join(names)}); a {intent.kind} has ({', '.join(kind.attrs)})"
         _fail("DSF-K015", position, intent, found)
+    for name, value in intent.attrs:
+        if name in defaults and type(value) is type(defaults[name]) and value == defaults[name]:
+            found = f"says {name}={value}, which a {intent.kind} is without saying so; leave it out"
+            _fail("DSF-K015", position, intent, found)
     for what, operands, wanted in (("input", intent.inputs, kind.inputs), ("output", intent.outputs, kind.outputs)):
         expected = [name for name in wanted if not name.endswith("?") or intent.attr(f"has_{name[:-1]}")]
         starred = any(name.endswith("*") for name in expected)

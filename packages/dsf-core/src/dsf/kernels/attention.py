@@ -161,7 +161,12 @@ def _together(chip: Chip, intent: Intent) -> bool:
     return rows_copied_together(chip, *products(Heads.of(intent), q, k, v, intent.outputs[0].window, 3, 4, 5))
 
 
+def _plain(chip: Chip, intent: Intent) -> bool:
+    return intent.attr("softcap") is None and intent.attr("window") is None
+
+
 LIMITS = (
+    Limit("scores are neither capped nor cut to a window", _plain),
     Limit("q, k, v and y are fp16, bf16 or fp32, all of one format", _formats),
     Limit("heads lie densely along the head dimension", _dense),
     Limit("no dimension is empty", _filled),

@@ -20,8 +20,10 @@ from dsf.machine.ordering import check
 
 __all__ = ["Choice", "Chooser"]
 
-MATRIX_KINDS = ("linear", "matmul", "attention")
-MOVING_KINDS = ("copy", "concat", "fill", "embedding", "nothing", "index", "gather", "scatter", "index_put")
+MATRIX_KINDS = ("linear", "matmul", "attention", "paged_attention", "latent_attention", "grouped_linear",
+                "quant_linear", "scaled_linear", "convolution")  # fmt: skip
+MOVING_KINDS = ("copy", "concat", "fill", "embedding", "nothing", "index", "gather", "scatter", "index_put",
+                "kv_append")  # fmt: skip
 
 
 @frozen(eq=False)

@@ -21,8 +21,8 @@ from dsf.kernels.target import Target
 from dsf.kernels.vector import reach, row_gap
 
 __all__ = [
-    "LIMITS", "ROUNDING", "Batch", "EmitProduct", "Product", "Side", "Tile", "batch_reference", "emit_batch",
-    "emit_linear", "linear_reference", "rows_copied_together", "tiles",
+    "LIMITS", "LINEAR_LIMITS", "ROUNDING", "Batch", "EmitProduct", "Product", "Side", "Tile", "batch_reference",
+    "emit_batch", "emit_linear", "linear_reference", "rows_copied_together", "tiles",
 ]  # fmt: skip
 
 
@@ -285,10 +285,15 @@ def _together(chip: Chip, intent: Intent) -> bool:
     return rows_copied_together(chip, *_products(intent))
 
 
+def _plain(chip: Chip, intent: Intent) -> bool:
+    return intent.attr("activation") is None and not intent.attr("has_residual")
+
+
 LIMITS = (
     Limit("operands are fp16, bf16 or fp32, both of one format", _formats, "aclnnMatmul, supported dtypes"),
     Limit("each matrix lies densely along rows or columns", _dense, "DataCopy ND2NZ reads rows of a dense matrix"),
     Limit("no dimension is empty", _filled),
     Limit("rows lie no further apart than a copy can skip", _together, "DataCopy: a gap of 65535 blocks of 32 bytes"),
 )
+LINEAR_LIMITS = (Limit("nothing is done to the product but adding a bias", _plain), *LIMITS)
 ROUNDING = Rounding(1, 32, "sums in fp32 in another order, rounded once")

@@ -15,6 +15,7 @@ from dsf.isa import Affine, Builder, Operand, Program
 from dsf.isa.program import affine, torch_dtype
 from dsf.kernels.contraction import (
     LIMITS,
+    LINEAR_LIMITS,
     ROUNDING,
     Product,
     Side,
@@ -201,7 +202,7 @@ class _Block:
 
 KERNELS = (
     Kernel("generic.matmul", "linear", "generic", partial(emit_linear, emit_product, "generic.matmul"),
-           linear_reference, LIMITS, ROUNDING, "derived from the HDL"),
+           linear_reference, LINEAR_LIMITS, ROUNDING, "derived from the HDL"),
     Kernel("generic.batch_matmul", "matmul", "generic", partial(emit_batch, emit_product, "generic.batch_matmul"),
            batch_reference, LIMITS, ROUNDING, "derived from the HDL"),
 )  # fmt: skip
