@@ -15,6 +15,7 @@ from dsf import units
 if TYPE_CHECKING:
     from dsf.disassembly import Disassembly, Line
     from dsf.isa.manual import Chapter, Entry, Manual, OperandEntry
+    from dsf.kernels.learn import Learned
     from dsf.models import Answer
     from dsf.reports import Report
     from dsf.survey import Chips
@@ -273,6 +274,20 @@ def _disassembly(found: Disassembly) -> Iterator[Any]:
         yield _whole(f"# {time.macs:,} multiply-accumulates with padding; {time.nbytes:,} bytes through main memory")
 
 
+def _learned(learned: Learned) -> Iterator[Any]:
+    table = _Table(
+        f"Choices on {learned.chip} beside the best of all (origin: derived)",
+        ("kind", "unseen shapes", "longer in the mean", "at worst", "where"),
+        right=("unseen shapes", "longer in the mean", "at worst"),
+    )  # fmt: skip
+    for row in learned.regrets:
+        table.add_row(row.kind, str(row.shapes), f"{100 * row.mean:.2f} %", f"{100 * row.worst:.1f} %", row.where)
+    yield table
+    alone = [kind for kind in learned.asked if kind not in learned.document["trees"]]
+    if alone:
+        yield _Indented(f"one candidate, so nothing to choose: {', '.join(alone)}")
+
+
 def _listed(line: Line, width: int) -> str:
     text = f"{'  ' * line.depth}{line.text}"
     counted = f"{text:{width}}  # {line.cycles:,} cycles x {line.runs:,}" if line.cycles is not None else text
@@ -367,5 +382,6 @@ _SHOWN: dict[str, Callable[[Any], Iterator[Any]]] = {
     "Manual": _manual,
     "Entry": _entry,
     "Disassembly": _disassembly,
+    "Learned": _learned,
 }
 """By the name of the value's class, so that nothing is imported here that a command did not need: torch above all."""
