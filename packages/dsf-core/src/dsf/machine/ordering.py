@@ -7,14 +7,15 @@ numbers on some days, here it is an error that names both lines of the listing. 
 block has not written, or of a result or workspace into which nothing has been stored.
 
 Blocks of a nest are walked twice in a row, as a core would run them, and a long loop until its buffers have alternated
-twice and for its last rounds; what lies between repeats what was seen.
+twice and for its last rounds; what lies between repeats what was seen. A team is walked once for each of its parts,
+and what one part stores no other part touches.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from itertools import chain, product
+from itertools import chain, combinations, product
 from math import lcm
 
 import numpy as np
@@ -22,6 +23,7 @@ from attrs import define, field
 
 from dsf import errors
 from dsf.hdl import Chip
+from dsf.isa.crew import CORE, PART, Crew, crew_of
 from dsf.isa.program import Affine, Instruction, Loop, Nest, Operand, Phase, Program
 from dsf.isa.table import SET_FLAG, Isa, Row
 from dsf.machine.footprints import Access, Footprint, window_of
@@ -39,12 +41,15 @@ def check(program: Program, isa: Isa, chip: Chip) -> None:
     lines, sizes = _lines(program), {m.name: m.nbytes for m in chip.memories.values() if not m.main}
     empty = {n for n, param in enumerate(program.params) if param.role in ("out", "workspace")}
     for phase in program.phases:
-        walk = _Walk(program, isa, lines, sizes, empty)
-        for nest in phase.nests:
-            for env in _first_blocks(nest):
-                walk.block += 1
-                walk.body(nest.body, env)
-                walk.finish()
+        crew, before = crew_of(chip, phase.core), set(empty)
+        for part in range(crew.parts):
+            walk = _Walk(program, isa, crew, chip.sync.cross_core_counter_max, lines, sizes, set(before))
+            for nest in phase.nests:
+                for env in _first_blocks(nest):
+                    walk.block += 1
+                    walk.body(nest.body, {**env, CORE: 0, PART: part})
+                    walk.finish()
+            empty &= walk.empty
         _check_blocks(phase, walk)
 
 
@@ -57,30 +62,50 @@ def _first_blocks(nest: Nest) -> Iterator[dict[str, int]]:
 
 def _check_blocks(phase: Phase, walk: _Walk) -> None:
     """Blocks are independent: any core takes any of them at any time, so what one stores in main memory no other one
-    touches. Compared are the first block, its neighbour along every variable, and the last, of all nests of a phase."""
+    touches. Compared are the first block, its neighbour along every variable, and the last, of all nests of a phase,
+    each on a core of its own; and of the first block the parts of a team."""
     stored = {p for nest in phase.nests for p in _stored(nest.body, walk.isa)}
     if not stored:
         return
     seen: list[list[Access]] = []
     for nest in phase.nests:
-        for env in _some_blocks(nest):
+        for env in _some_blocks(nest, walk.crew):
             mine = [a for a in walk.main_accesses(nest.body, env) if a.operand.param in stored]
-            for access, other in product(mine, chain.from_iterable(seen)):
-                alike = access.operand.param == other.operand.param and (access.wrote or other.wrote)
-                if alike and access.meets(other):
-                    raise walk.shared(access, other)
+            _apart(mine, chain.from_iterable(seen), walk)
             seen.append(mine)
+        _check_parts(nest, walk, stored)
 
 
-def _some_blocks(nest: Nest) -> Iterator[dict[str, int]]:
-    first = {name: 0 for name, _ in nest.variables}
+def _apart(mine: list[Access], others: Iterable[Access], walk: _Walk) -> None:
+    for access, other in product(mine, others):
+        alike = access.operand.param == other.operand.param and (access.wrote or other.wrote)
+        if alike and access.meets(other):
+            raise walk.shared(access, other)
+
+
+def _check_parts(nest: Nest, walk: _Walk, stored: set[int]) -> None:
+    """The cores of one kind in a team work at the same time, each on bytes of its own."""
+    if walk.crew.parts == 1:
+        return
+    first = next(nest.coordinates())
+    seen: list[list[Access]] = []
+    for part in range(walk.crew.parts):
+        every = walk.main_accesses(nest.body, {**first, CORE: 0, PART: part}, several=True)
+        seen.append([a for a in every if a.operand.param in stored])
+    for one, other in combinations(seen, 2):
+        _apart(one, other, walk)
+
+
+def _some_blocks(nest: Nest, crew: Crew) -> Iterator[dict[str, int]]:
+    first = {name: 0 for name, _ in nest.variables} | {CORE: 0, PART: 0}
     last = {name: count - 1 for name, count in nest.variables}
+    other = {CORE: min(1, crew.count - 1)}
     yield dict(first)
     for name, count in nest.variables:
         if count > 1:
-            yield {**first, name: 1}
+            yield {**first, **other, name: 1}
     if sum(last.values()) > 1:
-        yield last
+        yield {**first, **last, CORE: crew.count - 1}
 
 
 def _stored(body: Body, isa: Isa) -> Iterator[int]:
@@ -120,6 +145,8 @@ def _lines(program: Program) -> dict[int, int]:
 class _Walk:
     program: Program
     isa: Isa
+    crew: Crew
+    most_ahead: int
     lines: dict[int, int]
     sizes: dict[str, int]
     empty: set[int]  # parameters into which nothing has been stored yet
@@ -166,9 +193,10 @@ class _Walk:
             self._join()
             return
         self._count(ins, sum([len(self.spaces.get((o.space, o.param), ())) for o in ins.operands]))
-        clock = self.clocks.setdefault(row.engine, {})
-        clock[row.engine] = step = clock.get(row.engine, 0) + 1
-        accesses = [self._access(ins, which, env, row.engine, step) for which in self._operands(ins, row)]
+        engine = self.crew.engine(row, ins)
+        clock = self.clocks.setdefault(engine, {})
+        clock[engine] = step = clock.get(engine, 0) + 1
+        accesses = [self._access(ins, which, env, engine, step) for which in self._operands(ins, row)]
         for access, mode in accesses:  # what an instruction reads was there before it writes
             if mode == "read" or (mode == "accumulate" and _adds(ins, env)):
                 self._written(access)
@@ -203,16 +231,18 @@ class _Walk:
                 "events alternate by smaller moduli",
             )
 
-    def main_accesses(self, body: Body, env: dict[str, int]) -> Iterator[Access]:
-        """A block's accesses to main memory, without regard to order."""
+    def main_accesses(self, body: Body, env: dict[str, int], several: bool = False) -> Iterator[Access]:
+        """A block's accesses to main memory, without regard to order; or only those of which a team has *several*."""
         for item in body:
             if isinstance(item, Loop):
                 for i in self._rounds(item):
                     env[item.variable] = i
-                    yield from self.main_accesses(item.body, env)
+                    yield from self.main_accesses(item.body, env, several)
                 continue
             row = self.isa.rows[item.name]
             if row.synchronises or not any(o.param is not None for o in item.operands):
+                continue
+            if several and self.crew.number(self.crew.member(item)) == 1:
                 continue
             self._count(item)
             for which in self._operands(item, row):
@@ -226,9 +256,13 @@ class _Walk:
         return errors.MachineError(
             "DSF-X024",
             f"{self.program.name}: line {access.line} {what[access.wrote]} {name} at bytes {access.start} to "
-            f"{access.end} of one block, line {other.line} {what[other.wrote]} some of them in another; blocks run in "
-            "any order on any core: give each bytes of its own, or put them into phases",
+            f"{access.end} of one block, line {other.line} {what[other.wrote]} some of them in another{self._or_part}; "
+            "blocks run in any order on any core: give each bytes of its own, or put them into phases",
         )
+
+    @property
+    def _or_part(self) -> str:
+        return " (or in another part of the team)" if self.crew.is_team else ""
 
     def _join(self) -> None:
         """All engines know all that any of them has done."""
@@ -303,6 +337,12 @@ class _Walk:
         line = self.lines[id(ins)]
         if sets:
             queue.append((dict(self.clocks.get(src, {})), line))
+            if len(queue) > self.most_ahead and self.crew.split(src)[0] != self.crew.split(dst)[0]:
+                raise errors.MachineError(
+                    "DSF-X027",
+                    f"{self.program.name}, line {line}: flag {number} of {src} for {dst} is set {len(queue)} times and "
+                    f"nobody has waited for it; between cores it counts to {self.most_ahead}",
+                )
             return
         if not queue:
             raise errors.MachineError(

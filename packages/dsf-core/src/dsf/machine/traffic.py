@@ -16,6 +16,7 @@ from math import ceil, prod
 from attrs import define, evolve, field, frozen
 
 from dsf.hdl import Chip
+from dsf.isa.crew import CORE, PART, Crew, crew_of
 from dsf.isa.laws import pieces
 from dsf.isa.program import Instruction, Loop, Nest, Operand, Phase, Program
 from dsf.isa.table import Isa
@@ -103,8 +104,10 @@ class Level:
 def traffic(program: Program, isa: Isa, chip: Chip) -> list[Traffic]:
     """The traffic of every phase of *program*, in order."""
     cache, burst = sum(m.nbytes for m in chip.memories.values() if m.cache), chip.main_memory.burst
-    phases = [_levels(phase, isa, chip) for phase in program.phases]
-    touched = [_touched(levels) for levels in phases]
+    crews = [crew_of(chip, phase.core) for phase in program.phases]
+    both = list(zip(program.phases, crews, strict=True))
+    phases = [[_nest(nest, isa, chip, crew) for nest in phase.nests] for phase, crew in both]
+    touched = [_touched(levels, crew.count) for levels, crew in zip(phases, crews, strict=True)]
     whole: Counter[Key] = Counter()
     for counter in touched:
         for key, nbytes in counter.items():
@@ -143,12 +146,12 @@ def _once(program: Program, whole: Counter[Key], touched: list[Counter[Key]]) ->
         yield total
 
 
-def _touched(levels: Iterable[Level]) -> Counter[Key]:
-    """Distinct bytes of each parameter that a phase reads and writes."""
+def _touched(levels: Iterable[Level], cores: int) -> Counter[Key]:
+    """Distinct bytes of each parameter that a phase reads and writes on so many cores."""
     total, extent = Counter[Key](), dict[Key, tuple[int, int]]()
     for level in levels:
         for use, counts in level.each():
-            around = {**counts, level.variable: level.count}
+            around = {CORE: cores, **counts, level.variable: level.count}
             total[use.key] += use.footprint(around)
             low, high = use.operand.offset.extremes(around)
             first, last = extent.get(use.key, (low, 0))
@@ -156,27 +159,27 @@ def _touched(levels: Iterable[Level]) -> Counter[Key]:
     return Counter({key: min(n, extent[key][1] - extent[key][0]) for key, n in total.items()})
 
 
-def _levels(phase: Phase, isa: Isa, chip: Chip) -> list[Level]:
-    return [_nest(nest, isa, chip) for nest in phase.nests]
-
-
-def _nest(nest: Nest, isa: Isa, chip: Chip) -> Level:
+def _nest(nest: Nest, isa: Isa, chip: Chip, crew: Crew) -> Level:
     """The nest's variables as loops, the last one innermost."""
     outer = inner = Level("", 1)
     for variable, count in nest.variables:
         level = Level(variable, count)
         inner.loops.append(level)
         inner = level
-    _fill(inner, nest.body, isa, chip)
+    _fill(inner, nest.body, isa, chip, crew)
     return outer
 
 
-def _fill(level: Level, body: tuple[Instruction | Loop, ...], isa: Isa, chip: Chip) -> None:
+def _fill(level: Level, body: tuple[Instruction | Loop, ...], isa: Isa, chip: Chip, crew: Crew) -> None:
+    """What *body* touches; an instruction of several cores of a team is a loop over them."""
     for item in body:
         if isinstance(item, Loop):
             inner = Level(item.variable, item.count)
-            _fill(inner, item.body, isa, chip)
+            _fill(inner, item.body, isa, chip, crew)
             level.loops.append(inner)
+        elif crew.is_team and (number := crew.number(crew.member(item))) > 1:
+            if uses := [*_uses(item, isa, chip)]:
+                level.loops.append(Level(PART, number, uses))
         else:
             level.uses += _uses(item, isa, chip)
 
