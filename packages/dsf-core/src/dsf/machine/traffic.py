@@ -49,7 +49,8 @@ class Use:
     def footprint(self, counts: Mapping[str, int]) -> int:
         """Bytes of main memory that the use touches while the loops of *counts* run."""
         if self.indexed:
-            return min(self.nbytes * prod(counts.values()), _up(self.operand.reach, self.burst))
+            times = prod(count for name, count in counts.items() if name != CORE)
+            return min(self.nbytes * times, _up(self.operand.reach, self.burst))
         steps = [(t, _values(counts[t.variable], t.modulus)) for t in self.operand.offset.terms if t.variable in counts]
         places = {t.variable: n for t, n in steps if t.step}
         reach = self.operand.reach + sum(abs(t.step) * (n - 1) for t, n in steps)
