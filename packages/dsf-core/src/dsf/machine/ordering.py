@@ -69,8 +69,9 @@ def _check_blocks(phase: Phase, walk: _Walk) -> None:
         return
     seen: list[list[Access]] = []
     for nest in phase.nests:
-        for env in _some_blocks(nest, walk.crew):
-            mine = [a for a in walk.main_accesses(nest.body, env) if a.operand.param in stored]
+        for env in _some_blocks(nest):
+            own = {**env, CORE: len(seen), PART: 0}
+            mine = [a for a in walk.main_accesses(nest.body, own) if a.operand.param in stored]
             _apart(mine, chain.from_iterable(seen), walk)
             seen.append(mine)
         _check_parts(nest, walk, stored)
@@ -96,16 +97,15 @@ def _check_parts(nest: Nest, walk: _Walk, stored: set[int]) -> None:
         _apart(one, other, walk)
 
 
-def _some_blocks(nest: Nest, crew: Crew) -> Iterator[dict[str, int]]:
-    first = {name: 0 for name, _ in nest.variables} | {CORE: 0, PART: 0}
+def _some_blocks(nest: Nest) -> Iterator[dict[str, int]]:
+    first = {name: 0 for name, _ in nest.variables}
     last = {name: count - 1 for name, count in nest.variables}
-    other = {CORE: min(1, crew.count - 1)}
     yield dict(first)
     for name, count in nest.variables:
         if count > 1:
-            yield {**first, **other, name: 1}
+            yield {**first, name: 1}
     if sum(last.values()) > 1:
-        yield {**first, **last, CORE: crew.count - 1}
+        yield last
 
 
 def _stored(body: Body, isa: Isa) -> Iterator[int]:

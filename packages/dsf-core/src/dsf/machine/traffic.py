@@ -108,7 +108,10 @@ def traffic(program: Program, isa: Isa, chip: Chip) -> list[Traffic]:
     crews = [crew_of(chip, phase.core) for phase in program.phases]
     both = list(zip(program.phases, crews, strict=True))
     phases = [[_nest(nest, isa, chip, crew) for nest in phase.nests] for phase, crew in both]
-    touched = [_touched(levels, crew.count) for levels, crew in zip(phases, crews, strict=True)]
+    touched = [
+        _touched(levels, min(crew.count, sum(nest.blocks for nest in phase.nests)))
+        for levels, (phase, crew) in zip(phases, both, strict=True)
+    ]
     whole: Counter[Key] = Counter()
     for counter in touched:
         for key, nbytes in counter.items():
