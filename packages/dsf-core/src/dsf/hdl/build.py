@@ -97,6 +97,7 @@ def _memory(name: str, node: Json) -> model.Memory:
         banks=_get(node, "banks", "count"),
         reserved=_get(node, "reserved", "bytes", 0),
         core_bytes_per_cycle=_get(node, "core_width", "bytes_per_cycle"),
+        mixed=_get(node, "mixed_bandwidth", "bytes_per_second"),
     )
 
 

@@ -45,7 +45,8 @@ class Core:
 @frozen
 class Memory:
     """One memory: of each core of kind *core*, or of the whole chip. *burst* is the least that one transfer moves,
-    *core_bytes_per_cycle* the most that one core gets of it in a cycle of its own clock."""
+    *core_bytes_per_cycle* the most that one core gets of it in a cycle of its own clock. A cache's *bandwidth* is that
+    of reading, where *mixed* is that of reading and writing together."""
 
     name: str
     nbytes: int
@@ -60,6 +61,7 @@ class Memory:
     banks: int | None = None
     reserved: int = 0
     core_bytes_per_cycle: int | None = None
+    mixed: int | None = None
 
     @property
     def usable(self) -> int:

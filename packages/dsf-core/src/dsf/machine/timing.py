@@ -205,7 +205,9 @@ class Timing:
     def _ports_fs(self, moved: Traffic) -> int:
         """What the bytes need through the ports themselves, however many cores ask."""
         ports = [(moved.main, self.chip.main_memory.bandwidth)]
-        ports += [(moved.cores, m.bandwidth) for m in self.chip.memories.values() if m.cache]
+        for cache in (m for m in self.chip.memories.values() if m.cache):
+            ports.append((moved.reads if cache.mixed else moved.cores, cache.bandwidth))
+            ports.append((moved.cores, cache.mixed))
         return max(nbytes * FEMTO // bandwidth if bandwidth else 0 for nbytes, bandwidth in ports)
 
     def _clock(self, crew: Crew) -> int:

@@ -28,11 +28,13 @@ Key = tuple[int, bool]  # a parameter, and whether it is read (else written)
 
 @frozen
 class Traffic:
-    """Bytes of one phase: through main memory's port, in and out of the cores, and those of one block of each nest."""
+    """Bytes of one phase: through main memory's port, in and out of the cores, those of one block of each nest, and how
+    many of all the cores' are read."""
 
     main: int
     cores: int
     blocks: tuple[int, ...]
+    reads: int
 
 
 @frozen(eq=False)
@@ -97,9 +99,10 @@ class Level:
                 total[key] += nbytes * self.count
         return total
 
-    def issued(self) -> int:
-        """Bytes in and out of the cores while the loop runs."""
-        return self.count * (sum(use.nbytes for use in self.uses) + sum(loop.issued() for loop in self.loops))
+    def issued(self, reads: bool) -> int:
+        """Bytes into the cores, or out of them, while the loop runs."""
+        own = sum(use.nbytes for use in self.uses if use.key[1] is reads)
+        return self.count * (own + sum(loop.issued(reads) for loop in self.loops))
 
 
 def traffic(program: Program, isa: Isa, chip: Chip) -> list[Traffic]:
@@ -123,9 +126,10 @@ def traffic(program: Program, isa: Isa, chip: Chip) -> list[Traffic]:
 
 
 def _traffic(main: int, levels: list[Level], phase: Phase) -> Traffic:
-    issued = [level.issued() for level in levels]
+    reads = [level.issued(True) for level in levels]
+    issued = [n + level.issued(False) for n, level in zip(reads, levels, strict=True)]
     blocks = tuple(nbytes // nest.blocks for nbytes, nest in zip(issued, phase.nests, strict=True))
-    return Traffic(main, sum(issued), blocks)
+    return Traffic(main, sum(issued), blocks, sum(reads))
 
 
 def _phase_bytes(levels: list[Level], touched: Counter[Key], cache: int) -> int:

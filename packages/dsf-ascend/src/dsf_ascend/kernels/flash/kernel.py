@@ -2,162 +2,136 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import partial
 from math import prod
 
 import torch
 from attrs import frozen
 
-from dsf import errors
 from dsf.hdl import Chip
 from dsf.intent.ir import Intent
-from dsf.isa import Affine, Builder, Program
+from dsf.isa import Affine, Program
 from dsf.isa.crew import crew_of
 from dsf.isa.program import affine
 from dsf.kernels.attention import Heads
-from dsf.kernels.contraction import rows_copied_together
 from dsf.kernels.kernel import Kernel, Limit, Rounding
 from dsf.kernels.target import Target
 from dsf.kernels.vector import reach
 from dsf_ascend.kernels.flash.cube import Cube
-from dsf_ascend.kernels.flash.sizes import ROWS, Block, Item, Sizes, Slots, Way, of
-from dsf_ascend.kernels.flash.vector import STRIP, Vector
+from dsf_ascend.kernels.flash.sizes import ROWS, SLOTS, Block, Item, Sizes, Slots, of
+from dsf_ascend.kernels.flash.vector import Vector
 
 __all__ = ["KERNELS"]
 
 NAME = "FlashAttentionScore"
 SOURCE = "aclnnFlashAttentionScore; a cube core and two vector cores with flags between them: asc-devkit guide"
+AHEAD = 2  # tiles of scores that the cube computes before it asks for the first one's weights
 MOST_NESTS = 8  # of query rows that see alike many keys: more lose less to what is masked, and take longer to write
 
 
-def emit(target: Target, intent: Intent, way: Way = Way(1, 512)) -> Program:
-    """The program of an attention without a mask of its own."""
+def emit(target: Target, intent: Intent, tile: int = 512) -> Program:
+    """The program of an attention without a mask of its own, *tile* keys at a time."""
     b, heads = target.builder(NAME), Heads.of(intent)
     for name, region, role in zip("qkvy", (*intent.inputs, *intent.outputs), ("in", "in", "in", "out"), strict=True):
         b.param(name, role, reach(region.window))
-    whole = ROWS * way.blocks
-    tails = [n for n in (heads.queries // whole * whole, heads.queries % whole) if n]
-    teams = {"MIX": [n for n in tails if n % 2 == 0], "PAIR": [n for n in tails if n % 2]}
-    most = max(crew_of(target.chip, team).count for team, rows in teams.items() if rows)
-    sizes = of(intent, b, target, way, Slots(4, 5, 6), 1)
-    for name, nbytes in zip(("scores", "weights", "products"), sizes.workspace(most), strict=True):
-        b.param(name, "workspace", nbytes)
-    for team, rows in teams.items():
+    whole = heads.queries // ROWS * ROWS
+    runs: dict[str, list[tuple[int, int]]] = {"MIX": [], "PAIR": []}  # two vector cores share even rows
+    for start, rows in ((whole, heads.queries - whole), (0, whole)):
         if rows:
-            parts = dict(crew_of(target.chip, team).members)["AIV"]
-            with b.phase(team):
-                _rows(of(intent, b, target, way, Slots(4, 5, 6), parts), rows)
+            runs["PAIR" if rows % 2 else "MIX"].append((start, rows))
+    crews = {team: crew_of(target.chip, team) for team, own in runs.items() if own}
+    parts = {team: dict(crew.members)["AIV"] for team, crew in crews.items()}
+    sizes = {team: of(intent, b, target, tile, Slots(4, 5, 6), parts[team]) for team in crews}
+    room = next(iter(sizes.values())).workspace(max(crew.count for crew in crews.values()))
+    for name, nbytes in zip(("scores", "weights", "products"), room, strict=True):
+        b.param(name, "workspace", nbytes)
+    for team in crews:
+        with b.phase(team):
+            for start, rows in runs[team]:
+                _rows(sizes[team], start, rows)
     return b.build()
 
 
-def _rows(sizes: Sizes, runs: list[int]) -> None:
-    """The blocks of these runs of query rows, those that see most keys first."""
-    whole = ROWS * sizes.way.blocks
-    for start, rows in reversed([*_starts(sizes.heads.queries, runs)]):
-        if rows < whole:
-            _nest(sizes, start, 1, rows)
-            continue
-        blocks = rows // whole
-        step = -(-blocks // MOST_NESTS) if sizes.causal else blocks
-        for first in reversed(range(0, blocks, step)):
-            _nest(sizes, start + first * whole, min(step, blocks - first), whole)
-
-
-def _starts(queries: int, runs: list[int]) -> Iterator[tuple[int, int]]:
-    """(first row, rows) of each run: whole blocks begin at the front, the rest follows them."""
-    for rows in runs:
-        yield (0 if rows == max(runs) and (len(runs) > 1 or rows == queries) else queries - rows), rows
+def _rows(sizes: Sizes, start: int, rows: int) -> None:
+    """The blocks of a run of query rows, those that see most keys first."""
+    if rows < ROWS:
+        _nest(sizes, start, 1, rows)
+        return
+    blocks = rows // ROWS
+    step = -(-blocks // MOST_NESTS) if sizes.causal else blocks
+    for first in reversed(range(0, blocks, step)):
+        _nest(sizes, start + first * ROWS, min(step, blocks - first), ROWS)
 
 
 def _nest(sizes: Sizes, start: int, blocks: int, rows: int) -> None:
     """*blocks* blocks of *rows* query rows from row *start* on, of every head."""
     heads = sizes.heads
-    pieces = tuple([ROWS] * (rows // ROWS) + [rows % ROWS] * (rows % ROWS > 0))
     with sizes.b.nest(n=heads.batch, g=heads.kv_heads, h=heads.group, i=blocks) as (n, g, h, i):
-        block = Block(pieces, i * rows + start, n, g, h, heads.group)
-        last = start + blocks * rows if sizes.causal else heads.keys
-        _Work(sizes, Cube(sizes, block), Vector(sizes, block), len(pieces)).emit(start, min(last, heads.keys))
+        block = Block(rows, i * rows + start, n, g, h, heads.group)
+        seen = min(start + blocks * rows, heads.keys) if sizes.causal else heads.keys
+        plain = min(start + 1, seen) // sizes.tile if sizes.causal else seen // sizes.tile
+        _Work(sizes, Cube(sizes, block), Vector(sizes, block)).emit(plain, seen)
 
 
 @frozen
 class _Work:
-    """One block's items in order, the cube one ahead."""
+    """One block's items in order, the cube two ahead."""
 
     sizes: Sizes
     cube: Cube
     vector: Vector
-    pieces: int
 
-    def emit(self, first_row: int, seen: int) -> None:
-        """The keys before *seen*; those that lie behind no row are plain, the others masked."""
-        tile = self.sizes.way.tile
-        plain = min((first_row + 1) // tile if self.sizes.causal else seen // tile, seen // tile)
+    def emit(self, plain: int, seen: int) -> None:
+        """The keys before *seen*: so many *plain* tiles that lie behind no row, then the others."""
         self.cube.begin()
         self.vector.begin()
-        last = self._tiles(plain, seen)
-        self._behind(last)
-        for piece in range(self.pieces):
-            self.vector.finish(piece)
+        for item in self._items(plain, seen)[-AHEAD:]:
+            self._behind(item)
+        self.vector.finish()
         self.cube.end()
         self.vector.end()
 
-    def _tiles(self, plain: int, seen: int) -> Item:
-        """All tiles; the plain ones but the first two in a loop, of two at a time unless every buffer has its turn
-        again after one. (The second one works off what the first has left, which no key was seen before.)"""
-        tile, step = self.sizes.way.tile, 1 if self._even() else 2
-        before, slot, rounds = None, 0, max(plain - 2, 0) // step
-        for number in range(min(plain, 2)):
-            before, slot = self._tile(affine(number * tile), tile, False, before, slot)
-        if rounds and before is not None:
+    def _items(self, plain: int, seen: int) -> list[Item]:
+        """Emits every tile's scores and weights, and the products of all but the last two; the answer is all of them
+        that stand outside a loop. In the loop, of two tiles, every buffer has its turn again."""
+        tile, items = self.sizes.tile, list[Item]()
+        straight = min(plain, AHEAD + 1)  # the products of the first tile are worked off with the third one
+        rounds = (plain - straight) // 2
+        for number in range(straight):
+            items.append(self._tile(self._item(affine(number), 0), items))
+        if rounds:
             with self.sizes.b.loop(rounds) as r:
-                before = _at(before, r * (step * tile) + tile)
-                for place in range(step):
-                    before, slot = self._tile(r * (step * tile) + (2 + place) * tile, tile, False, before, slot)
-            before = _at(before, affine((rounds * step + 1) * tile))  # where the last round has left it
-        for number in range(2 + rounds * step, plain):
-            before, slot = self._tile(affine(number * tile), tile, False, before, slot)
-        for start in range(plain * tile, seen, tile):
-            masked = self.sizes.causal
-            before, slot = self._tile(affine(start), min(tile, seen - start), masked, before, slot)
-        assert before is not None, "there are keys"
-        return before
+                inside = [self._item(r * 2 + (straight - n), r) for n in range(AHEAD, 0, -1)]
+                for place in range(2):
+                    inside.append(self._tile(self._item(r * 2 + (straight + place), r), inside))
+            items += [self._item(affine(straight + 2 * rounds - n), 0) for n in range(AHEAD, 0, -1)]
+        for number in range(straight + 2 * rounds, plain):
+            items.append(self._tile(self._item(affine(number), 0), items))
+        for number, start in enumerate(range(plain * tile, seen, tile), plain):
+            width, masked = min(tile, seen - start), self.sizes.causal
+            item = Item(affine(start), width, affine(number % SLOTS), masked, number == 0)
+            items.append(self._tile(item, items))
+        return items
 
-    def _even(self) -> bool:
-        """Whether every buffer has an even number of turns in one tile."""
-        shares = self.vector.shares
-        strips = sum(-(-share // STRIP) for share in shares)
-        chunks = sum(-(-share // 32) for share in shares)
-        accumulators = self.pieces * (-(-self.sizes.way.tile // ROWS) + 1)
-        return not any(n % 2 for n in (self.pieces, strips, chunks, accumulators))
+    def _item(self, number: Affine, r: Affine | int) -> Item:
+        """Plain tile *number*, which is const + 2 * r."""
+        first = number.const % SLOTS
+        slot = affine(first) if isinstance(r, int) else first + (r % 2) * (2 if first < 2 else -2)
+        return Item(number * self.sizes.tile, self.sizes.tile, slot, False, number == affine(0))
 
-    def _tile(
-        self, start: Affine, width: int, masked: bool, before: Item | None, slot: int
-    ) -> tuple[Item, int]:
-        """One tile of keys for all pieces: scores and weights of each, and the products of the one before."""
-        first = before is None
-        for piece in range(self.pieces):
-            item = Item(start, width, piece, slot, masked, first)
-            self.cube.scores(item)
-            self.vector.weights(item)
-            self._behind(before)
-            before, slot = item, 1 - slot
-        assert before is not None
-        return before, slot
+    def _tile(self, item: Item, before: list[Item]) -> Item:
+        """One tile's scores and weights, and the products of the one that is *AHEAD* tiles back."""
+        self.cube.scores(item)
+        self.vector.weights(item)
+        if len(before) >= AHEAD:
+            self._behind(before[-AHEAD])
+        return item
 
-    def _behind(self, item: Item | None) -> None:
-        if item is not None:
-            self.cube.products(item)
-            self.vector.update(item)
+    def _behind(self, item: Item) -> None:
+        self.cube.products(item)
+        self.vector.update(item)
 
 
-def _at(item: Item, start: Affine) -> Item:
-    return Item(start, item.width, item.piece, item.slot, item.masked, item.first)
-
-
-def reference(
-    intent: Intent, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
-) -> tuple[torch.Tensor, ...]:
+def reference(intent: Intent, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """fp32 scores, powers of their distance from the row's maximum rounded to q's format, fp32 sums, one rounding."""
     group = intent.attr("groups")
     keys, values = (t.float().repeat_interleave(group, 1) for t in (k, v))

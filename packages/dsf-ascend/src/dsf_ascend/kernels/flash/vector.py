@@ -11,8 +11,20 @@ from math import inf
 from attrs import define, field
 
 from dsf.isa import Affine, Operand, Scratch
-from dsf.isa.program import torch_dtype
-from dsf_ascend.kernels.flash.sizes import AIC, AIV, P_READY, S_READY, U_READY, Block, Item, Sizes, part_row
+from dsf.isa.program import affine
+from dsf_ascend.kernels.flash.sizes import (
+    AIC,
+    AIV,
+    P_READY,
+    S_READY,
+    SLOTS,
+    U_READY,
+    Block,
+    Item,
+    Sizes,
+    part_row,
+    turn,
+)  # fmt: skip
 
 __all__ = ["Vector"]
 
@@ -38,86 +50,84 @@ class Vector:
 
     def __attrs_post_init__(self) -> None:
         """Room for everything in UB; a KernelError where it does not fit."""
-        s, tile, wide = self.sizes, self.sizes.way.tile, self.sizes.heads.value_width
+        s, tile, wide = self.sizes, self.sizes.tile, self.sizes.heads.value_width
         ub = Scratch(s.b.chip, "UB")
-        strip, chunk = min(STRIP, max(self.shares)), min(CHUNK, max(self.shares))
+        share, strip, chunk = _up(self.share, 8), min(STRIP, self.share), min(CHUNK, self.share)
         room = {"scores": 2 * strip * tile * 4, "folded": strip * max(tile // 2, PAD) * 4,
                 "weights": 2 * max(strip * tile, chunk * _up(wide)) * s.item, "products": 2 * chunk * _up(wide) * 4,
-                "result": sum(_up(share, 8) for share in self.shares) * _up(wide) * 4, "numbers": 3 * 32}  # fmt: skip
+                "result": share * _up(wide) * 4, "numbers": 3 * 32, "factor": SLOTS * share * 4}  # fmt: skip
         if s.causal:
             room |= {"columns": tile * 4, "rows": STRIP * 4, "later": strip * _up(tile, 32)}
-        for name in ("highest", "total", "factor", "shift", "fresh"):
-            room[name] = sum(_up(share, 8) for share in self.shares) * 4 * (2 if name == "factor" else 1)
+        room |= dict.fromkeys(("highest", "total", "shift", "fresh"), share * 4)
         for name, nbytes in room.items():
             self._at[name] = ub.take(nbytes, name)
         self._strip_bytes, self._chunk_bytes = strip * tile * 4, chunk * _up(wide) * 4
         self._out_bytes = max(strip * tile, chunk * _up(wide)) * s.item
 
     @property
-    def shares(self) -> list[int]:
-        """Rows of each piece that one vector core has."""
-        return [rows // self.sizes.parts for rows in self.block.rows]
+    def share(self) -> int:
+        """Rows that one vector core has."""
+        return self.block.rows // self.sizes.parts
 
     def begin(self) -> None:
         b = self.sizes.b
-        for turn in (0, 1):
-            b.set_flag(V, MTE2, LOADED + turn)
-            b.set_flag(V, MTE2, PRODUCT + turn)
-            b.set_flag(MTE3, V, turn)
+        for half in (0, 1):
+            b.set_flag(V, MTE2, LOADED + half)
+            b.set_flag(V, MTE2, PRODUCT + half)
+            b.set_flag(MTE3, V, half)
         for place, value in enumerate((self.sizes.scale, -self.sizes.scale, -inf)):
             b("Duplicate", self._number(place, 1, 1), value=value)
 
     def end(self) -> None:
         b = self.sizes.b
-        for turn in (0, 1):
-            b.wait_flag(V, MTE2, LOADED + turn)
-            b.wait_flag(V, MTE2, PRODUCT + turn)
-            b.wait_flag(MTE3, V, turn)
+        for half in (0, 1):
+            b.wait_flag(V, MTE2, LOADED + half)
+            b.wait_flag(V, MTE2, PRODUCT + half)
+            b.wait_flag(MTE3, V, half)
 
     def weights(self, item: Item) -> None:
         """P of one item, and what its rows know now."""
-        b, s, share = self.sizes.b, self.sizes, self.shares[item.piece]
-        b.wait_flag(f"{AIC}.FIX", MTE2, S_READY + item.slot)
+        b = self.sizes.b
+        b.wait_flag(f"{AIC}.FIX", MTE2, S_READY)
         if item.masked:
-            b("CreateVecIndex", self._own("columns", 0, (1, item.width), "int32"), start=item.start, step=1)
-        for row in range(0, share, STRIP):
-            self._strip(item, row, min(STRIP, share - row))
-        b.set_flag(MTE3, f"{AIC}.MTE2", P_READY + item.slot)
+            b("CreateVecIndex", self._own("columns", (1, item.width), "int32"), start=item.start, step=1)
+        whole, rest = divmod(self.share, STRIP)
+        with b.loop(whole) as n:
+            self._strip(item, n * STRIP, STRIP, turn(self.strip, n), turn(self.out, n))
+        if rest:
+            at = (whole + self.strip) % 2, (whole + self.out) % 2
+            self._strip(item, affine(whole * STRIP), rest, affine(at[0]), affine(at[1]))
+        self.strip, self.out = self.strip + whole + (rest > 0), self.out + whole + (rest > 0)
+        b.set_flag(MTE3, f"{AIC}.MTE2", P_READY)
 
-    def _strip(self, item: Item, row: int, rows: int) -> None:
-        b, s, turn = self.sizes.b, self.sizes, self.strip
-        self.strip = 1 - turn
-        shape, pitch = (rows, item.width), _up(item.width)
-        x = b.on("UB", self._at["scores"] + turn * self._strip_bytes, shape, "float32", (pitch, 1))
-        mine = part_row(s, self.block.rows[item.piece]) + row
-        b.wait_flag(V, MTE2, LOADED + turn)
-        b("DataCopy.GM2UB", x, s.slot(s.slots.scores, item.slot, mine, 0, shape, s.way.tile, "float32"))
-        b.order(MTE2, V, LOADED + turn)
+    def _strip(self, item: Item, row: Affine, rows: int, strip: Affine, out: Affine) -> None:
+        b, s, shape, pitch = self.sizes.b, self.sizes, (rows, item.width), _up(item.width)
+        x = b.on("UB", strip * self._strip_bytes + self._at["scores"], shape, "float32", (pitch, 1))
+        mine = part_row(s, self.block.rows) + row
+        b.wait_flag(V, MTE2, strip + LOADED)
+        b("DataCopy.GM2UB", x, s.slot(s.slots.scores, item.slot, mine, 0, shape, s.tile, "float32"))
+        b.order(MTE2, V, strip + LOADED)
         if item.masked:
-            self._hide(x, item, mine)
+            self._hide(x, mine)
         self._exponentiate(x, item, row)
-        out = self.out
-        self.out = 1 - out
-        p = b.on("UB", self._at["weights"] + out * self._out_bytes, shape, s.dtype, (pitch, 1))
+        p = b.on("UB", out * self._out_bytes + self._at["weights"], shape, s.dtype, (pitch, 1))
         b.wait_flag(MTE3, V, out)
         b("Cast", p, x)
-        b.set_flag(V, MTE2, LOADED + turn)
+        b.set_flag(V, MTE2, strip + LOADED)
         b.order(V, MTE3, out)
-        b("DataCopy.UB2GM", s.slot(s.slots.weights, item.slot, mine, 0, shape, s.way.tile, s.dtype), p)
+        b("DataCopy.UB2GM", s.slot(s.slots.weights, item.slot, mine, 0, shape, s.tile, s.dtype), p)
         b.set_flag(MTE3, V, out)
 
-    def _hide(self, x: Operand, item: Item, mine: Affine) -> None:
+    def _hide(self, x: Operand, mine: Affine) -> None:
         """Scores of keys behind their row become -inf."""
         b, (rows, width) = self.sizes.b, x.shape
-        at = self._own("rows", 0, (rows, 1), "int32")
-        first = self.block.first + self.block.starts[item.piece] + mine
-        b("CreateVecIndex", at, start=first, step=1)
-        later = self._own("later", 0, (rows, width), "bool", _up(width, 32))
+        b("CreateVecIndex", self._own("rows", (rows, 1), "int32"), start=self.block.first + mine, step=1)
+        later = self._own("later", (rows, width), "bool", _up(width, 32))
         columns = b.on("UB", self._at["columns"], (rows, width), "int32", (0, 1))
         b("Compare.GT", later, columns, b.on("UB", self._at["rows"], (rows, width), "int32", (1, 0)))
         b("Select", x, later, self._number(2, rows, width), x)
 
-    def _exponentiate(self, x: Operand, item: Item, row: int) -> None:
+    def _exponentiate(self, x: Operand, item: Item, row: Affine) -> None:
         """x = exp(scale * (x - m)) with the new maximum m; l = l * alpha + its sums, alpha for what was before."""
         b, (rows, width) = self.sizes.b, x.shape
         highest, total, factor, shift, fresh = (
@@ -146,67 +156,64 @@ class Vector:
         b, (rows, width) = self.sizes.b, x.shape
         source, half = x, width // 2
         while width % 16 == 0:
-            dst = self._own("folded", 0, (rows, half), "float32", self._fold_pitch)
+            dst = self._own("folded", (rows, half), "float32", max(self.sizes.tile // 2, PAD))
             b(combine, dst, _columns(source, 0, half), _columns(source, half, half))
             source, width, half = dst, half, half // 2
         b(reduce, column, source)
 
-    @property
-    def _fold_pitch(self) -> int:
-        return max(self.sizes.way.tile // 2, PAD)
-
     def update(self, item: Item) -> None:
         """O = O * alpha + U."""
-        b, s, share, wide = self.sizes.b, self.sizes, self.shares[item.piece], self.sizes.heads.value_width
-        b.wait_flag(f"{AIC}.FIX", MTE2, U_READY + item.slot)
-        for row in range(0, share, CHUNK):
-            rows, turn = min(CHUNK, share - row), self.chunk
-            self.chunk = 1 - turn
-            u = b.on("UB", self._at["products"] + turn * self._chunk_bytes, (rows, wide), "float32", (_up(wide), 1))
-            mine = part_row(s, self.block.rows[item.piece]) + row
-            b.wait_flag(V, MTE2, PRODUCT + turn)
-            b("DataCopy.GM2UB", u, s.slot(s.slots.products, item.slot, mine, 0, (rows, wide), wide, "float32"))
-            b.order(MTE2, V, PRODUCT + turn)
-            if item.first:
-                b("Muls", self._result(item.piece, row, rows), u, value=1.0)
-            else:
-                factor = self._column("factor", item, row, rows)
-                b("FusedMulAdd", self._result(item.piece, row, rows), _across(factor, wide), u)
-            b.set_flag(V, MTE2, PRODUCT + turn)
+        b = self.sizes.b
+        b.wait_flag(f"{AIC}.FIX", MTE2, U_READY)
+        whole, rest = divmod(self.share, CHUNK)
+        with b.loop(whole) as n:
+            self._chunk(item, n * CHUNK, CHUNK, turn(self.chunk, n))
+        if rest:
+            self._chunk(item, affine(whole * CHUNK), rest, affine((whole + self.chunk) % 2))
+        self.chunk += whole + (rest > 0)
 
-    def finish(self, piece: int) -> None:
+    def _chunk(self, item: Item, row: Affine, rows: int, chunk: Affine) -> None:
+        b, s, wide = self.sizes.b, self.sizes, self.sizes.heads.value_width
+        u = b.on("UB", chunk * self._chunk_bytes + self._at["products"], (rows, wide), "float32", (_up(wide), 1))
+        mine = part_row(s, self.block.rows) + row
+        b.wait_flag(V, MTE2, chunk + PRODUCT)
+        b("DataCopy.GM2UB", u, s.slot(s.slots.products, item.slot, mine, 0, (rows, wide), wide, "float32"))
+        b.order(MTE2, V, chunk + PRODUCT)
+        if item.first:
+            b("Muls", self._result(row, rows), u, value=1.0)
+        else:
+            b("FusedMulAdd", self._result(row, rows), _across(self._column("factor", item, row, rows), wide), u)
+        b.set_flag(V, MTE2, chunk + PRODUCT)
+
+    def finish(self) -> None:
         """y = O / l."""
-        b, s, share, wide = self.sizes.b, self.sizes, self.shares[piece], self.sizes.heads.value_width
-        for row in range(0, share, CHUNK):
-            rows, out = min(CHUNK, share - row), self.out
-            self.out = 1 - out
-            result = self._result(piece, row, rows)
-            total = b.on("UB", self._at["total"] + self._place(piece, row) * 4, (rows, 1), "float32")
-            b("Div", result, result, _across(total, wide))
-            b.wait_flag(MTE3, V, out)
-            y = b.on("UB", self._at["weights"] + out * self._out_bytes, (rows, wide), s.dtype, (_up(wide), 1))
-            b("Cast", y, result)
-            b.order(V, MTE3, out)
-            at = part_row(s, self.block.rows[piece]) + self.block.starts[piece] + row
-            place = self.block.of_queries(s.y, at, s.item)
-            b("DataCopy.UB2GM", b.gm(3, place, (rows, wide), s.dtype, (s.y.stride[2], 1)), y)
-            b.set_flag(MTE3, V, out)
+        for n, row in enumerate(range(0, self.share, CHUNK)):
+            self._finished(row, min(CHUNK, self.share - row), (self.out + n) % 2)
+
+    def _finished(self, row: int, rows: int, out: int) -> None:
+        b, s, wide, result = self.sizes.b, self.sizes, self.sizes.heads.value_width, self._result(affine(row), rows)
+        total = b.on("UB", self._at["total"] + row * 4, (rows, 1), "float32")
+        b("Div", result, result, _across(total, wide))
+        b.wait_flag(MTE3, V, out)
+        y = b.on("UB", self._at["weights"] + out * self._out_bytes, (rows, wide), s.dtype, (_up(wide), 1))
+        b("Cast", y, result)
+        b.order(V, MTE3, out)
+        place = self.block.of_queries(s.y, part_row(s, self.block.rows) + row, s.item)
+        b("DataCopy.UB2GM", b.gm(3, place, (rows, wide), s.dtype, (s.y.stride[2], 1)), y)
+        b.set_flag(MTE3, V, out)
 
     # places in UB
 
-    def _place(self, piece: int, row: int) -> int:
-        """Rows before *row* of a piece."""
-        return sum(_up(share, 8) for share in self.shares[:piece]) + row
+    def _result(self, row: Affine, rows: int) -> Operand:
+        pitch = _up(self.sizes.heads.value_width)
+        offset = row * (pitch * 4) + self._at["result"]
+        return self.sizes.b.on("UB", offset, (rows, self.sizes.heads.value_width), "float32", (pitch, 1))
 
-    def _result(self, piece: int, row: int, rows: int) -> Operand:
-        wide = self.sizes.heads.value_width
-        offset = self._at["result"] + self._place(piece, row) * _up(wide) * 4
-        return self.sizes.b.on("UB", offset, (rows, wide), "float32", (_up(wide), 1))
-
-    def _column(self, name: str, item: Item, row: int, rows: int) -> Operand:
+    def _column(self, name: str, item: Item, row: Affine, rows: int) -> Operand:
         """One number for each of *rows*; the factors of an item keep until its products have come."""
-        slot = item.slot * self._place(len(self.shares), 0) if name == "factor" else 0
-        offset = self._at[name] + (slot + self._place(item.piece, row)) * 4
+        offset = row * 4 + self._at[name]
+        if name == "factor":
+            offset = offset + item.slot * (_up(self.share, 8) * 4)
         return self.sizes.b.on("UB", offset, (rows, 1), "float32")
 
     def _number(self, place: int, rows: int, columns: int) -> Operand:
@@ -214,9 +221,8 @@ class Vector:
         stride = (0, 0) if rows > 1 or columns > 1 else (1, 1)
         return self.sizes.b.on("UB", self._at["numbers"] + 32 * place, (rows, columns), "float32", stride)
 
-    def _own(self, name: str, offset: int, shape: tuple[int, int], dtype: str, pitch: int | None = None) -> Operand:
-        stride = None if pitch is None else (pitch, 1)
-        return self.sizes.b.on("UB", self._at[name] + offset * torch_dtype(dtype).itemsize, shape, dtype, stride)
+    def _own(self, name: str, shape: tuple[int, int], dtype: str, pitch: int | None = None) -> Operand:
+        return self.sizes.b.on("UB", self._at[name], shape, dtype, None if pitch is None else (pitch, 1))
 
 
 def _up(value: int, step: int = PAD) -> int:
