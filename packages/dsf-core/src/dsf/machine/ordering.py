@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from itertools import chain, combinations, product
+from itertools import combinations, product
 from math import lcm
 
 import numpy as np
@@ -43,7 +43,9 @@ def check(program: Program, isa: Isa, chip: Chip) -> None:
     for phase in program.phases:
         crew, before = crew_of(chip, phase.core), set(empty)
         for part in range(crew.parts):
-            walk = _Walk(program, isa, crew, chip.sync.cross_core_counter_max, lines, sizes, set(before))
+            walk = _Walk(
+                program, isa, crew, chip.sync.cross_core_counter_max, lines, sizes, set(before), on_chip=part == 0
+            )
             for nest in phase.nests:
                 for env in _first_blocks(nest):
                     walk.block += 1
@@ -67,21 +69,50 @@ def _check_blocks(phase: Phase, walk: _Walk) -> None:
     stored = {p for nest in phase.nests for p in _stored(nest.body, walk.isa)}
     if not stored:
         return
-    seen: list[list[Access]] = []
+    seen: list[dict[int, _Reach]] = []
     for nest in phase.nests:
         for env in _some_blocks(nest):
             own = {**env, CORE: len(seen), PART: 0}
-            mine = [a for a in walk.main_accesses(nest.body, own) if a.operand.param in stored]
-            _apart(mine, chain.from_iterable(seen), walk)
+            mine = _reaches(a for a in walk.main_accesses(nest.body, own) if a.operand.param in stored)
+            for other in seen:
+                _apart(mine, other, walk)
             seen.append(mine)
         _check_parts(nest, walk, stored)
 
 
-def _apart(mine: list[Access], others: Iterable[Access], walk: _Walk) -> None:
-    for access, other in product(mine, others):
-        alike = access.operand.param == other.operand.param and (access.wrote or other.wrote)
-        if alike and access.meets(other):
-            raise walk.shared(access, other)
+@define(eq=False)
+class _Reach:
+    """What a block touches of one parameter, and from where to where."""
+
+    start: int
+    end: int
+    wrote: bool = False
+    accesses: list[Access] = field(factory=list)
+
+
+def _reaches(accesses: Iterable[Access]) -> dict[int, _Reach]:
+    """*accesses* to main memory by parameter; of those that repeat another one, one."""
+    found: dict[int, _Reach] = {}
+    known = set()
+    for a in accesses:
+        assert a.operand.param is not None, "an access to main memory names a parameter"
+        if (same := (a.operand.param, a.start, a.form, a.wrote)) in known:
+            continue
+        known.add(same)
+        reach = found.setdefault(a.operand.param, _Reach(a.start, a.end))
+        reach.start, reach.end, reach.wrote = min(reach.start, a.start), max(reach.end, a.end), reach.wrote or a.wrote
+        reach.accesses.append(a)
+    return found
+
+
+def _apart(mine: dict[int, _Reach], others: dict[int, _Reach], walk: _Walk) -> None:
+    for param in mine.keys() & others.keys():
+        own, other = mine[param], others[param]
+        if other.end <= own.start or own.end <= other.start or not (own.wrote or other.wrote):
+            continue
+        for one, two in product(own.accesses, other.accesses):
+            if (one.wrote or two.wrote) and one.meets(two):
+                raise walk.shared(one, two)
 
 
 def _check_parts(nest: Nest, walk: _Walk, stored: set[int]) -> None:
@@ -89,10 +120,10 @@ def _check_parts(nest: Nest, walk: _Walk, stored: set[int]) -> None:
     if walk.crew.parts == 1:
         return
     first = next(nest.coordinates())
-    seen: list[list[Access]] = []
+    seen: list[dict[int, _Reach]] = []
     for part in range(walk.crew.parts):
         every = walk.main_accesses(nest.body, {**first, CORE: 0, PART: part}, several=True)
-        seen.append([a for a in every if a.operand.param in stored])
+        seen.append(_reaches(a for a in every if a.operand.param in stored))
     for one, other in combinations(seen, 2):
         _apart(one, other, walk)
 
@@ -154,6 +185,7 @@ class _Walk:
     clocks: dict[str, Clock] = field(factory=dict)
     flags: dict[tuple[str, str, int], deque[tuple[Clock, int]]] = field(factory=dict)
     spaces: dict[tuple[str, int | None], list[Access]] = field(factory=dict)
+    on_chip: bool = True  # what a team's other parts do on chip is what the first one does
     steps: int = 0
     compared: int = 0
     _forms: dict[int, tuple[tuple[Operand, Footprint, str], ...]] = field(factory=dict)
@@ -196,7 +228,11 @@ class _Walk:
         engine = self.crew.engine(row, ins)
         clock = self.clocks.setdefault(engine, {})
         clock[engine] = step = clock.get(engine, 0) + 1
-        accesses = [self._access(ins, which, env, engine, step) for which in self._operands(ins, row)]
+        accesses = [
+            self._access(ins, which, env, engine, step)
+            for which in self._operands(ins, row)
+            if self.on_chip or which[0].param is not None
+        ]
         for access, mode in accesses:  # what an instruction reads was there before it writes
             if mode == "read" or (mode == "accumulate" and _adds(ins, env)):
                 self._written(access)
