@@ -182,6 +182,6 @@ LIMITS = (
     Limit("heads lie densely along the head dimension", _dense),
     Limit("no dimension is empty", _filled),
 )  # fmt: skip
-ROUNDING = Rounding(2, 64, "sums and powers in fp32 in another order, powers and result rounded once each")
+ROUNDING = Rounding(4, 64, "powers of the distance from the highest score so far, rounded once, as is the result")
 
 KERNELS = (Kernel(NAME, "attention", "ascend", emit, reference, LIMITS, ROUNDING, SOURCE),)
