@@ -21,13 +21,14 @@ __all__ = ["intents"]
 @click.option(
     "--batch", type=click.IntRange(min=1), default=1, show_default=True, help="Sequences, or images, at once."
 )
-@click.option("--prefill/--decode", default=True, help="The step that reads the prompt, or the one after it.")
+@click.option("--prefill", "step", flag_value="prefill", help="The step that reads the prompt. [default]")
+@click.option("--decode", "step", flag_value="decode", help="The step after it, of one token.")
 @click.option(
     "--layer", type=click.IntRange(min=0), default=0, show_default=True, help="The layer whose graph to show."
 )
 @click.option("--dtype", help="The weights' number format, such as bfloat16. [default: the configuration's]")
 @common
-def intents(model: str, seq_len: int, batch: int, prefill: bool, layer: int, dtype: str | None) -> Wants:
+def intents(model: str, seq_len: int, batch: int, step: str | None, layer: int, dtype: str | None) -> Wants:
     """Show what MODEL wants: one step of it, recorded operation by operation and read as intents. Nothing is computed,
     no chip and no weights are needed: the 671 billion parameters of DeepSeek-V3 take seconds.
 
@@ -57,7 +58,7 @@ def intents(model: str, seq_len: int, batch: int, prefill: bool, layer: int, dty
         model,
         batch=batch,
         length=seq_len,
-        decode=not prefill,
+        decode=step == "decode",
         layer=layer,
         dtype=floating(dtype) if dtype else None,
         watch=_aside if sys.stderr.isatty() else lambda stage: None,

@@ -300,6 +300,10 @@ def _wants(found: Wants) -> Iterator[Any]:
     yield ""
     yield _kinds_of(found)
     yield ""
+    if cover.groups:
+        groups = ", ".join(f"{row.groups} {row.kind} of {row.intents} intents" for row in cover.groups)
+        yield f"parts of a whole: {groups}"
+        yield ""
     yield _opaque(found) if cover.opaque else "opaque: none"
 
 
@@ -314,9 +318,7 @@ def _below(row: IntentRow, layer: str) -> str:
 
 
 def _kinds_of(found: Wants) -> Any:
-    groups = ", ".join(f"{row.groups} {row.kind} of {row.intents} intents" for row in found.coverage.groups)
-    title = f"kinds (grouped: {groups})" if groups else "kinds"
-    table = _Table(title, ("intent", "count", "operations", "GFLOP"), right=("count", "operations", "GFLOP"))
+    table = _Table("kinds", ("intent", "count", "operations", "GFLOP"), right=("count", "operations", "GFLOP"))
     for row in found.coverage.kinds:
         table.add_row(row.kind, f"{row.intents:,}", f"{row.operations:,}", f"{row.flops / 1e9:,.3f}")
     return table

@@ -89,10 +89,11 @@ def of_config(config: Any, dtype: torch.dtype | None) -> nn.Module:
 
 def _of_transformers(config: Any, dtype: torch.dtype) -> nn.Module:
     transformers = _transformers()
-    named = (getattr(config, "architectures", None) or [None])[0]
-    cls = getattr(transformers, str(named), None)
-    if cls is None:
+    named = next(iter(getattr(config, "architectures", None) or ()), None)
+    if named is None:
         cls = transformers.AutoModelForCausalLM._model_mapping.get(type(config), None)
+    else:
+        cls = getattr(transformers, named, None)
     if cls is None:
         raise errors.ModelError(
             "DSF-C014", f"transformers {transformers.__version__} has no class '{named}', as the configuration has it; "

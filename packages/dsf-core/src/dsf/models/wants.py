@@ -111,6 +111,7 @@ def wants(
     watch("the model")
     given = named(name, dtype)
     parameters = sum(p.numel() for p in given.model.parameters())
+    _check_length(name, given.model, length + decode)
     try:
         steps = capture(given.model, given.inputs, batch=batch, length=length, decode=decode, watch=watch)
     except errors.DsfError:
@@ -134,6 +135,16 @@ def wants(
         given.title, given.source, parameters, step.name, batch, length, layers, layers[layer], tuple(_rows(shown)),
         coverage((len(part.segment.ops), part.intents) for part in step.parts), shown,
     )  # fmt: skip
+
+
+def _check_length(name: str, model: Any, length: int) -> None:
+    """A table of positions is read at every token: beyond its end there is no row, and without numbers nobody sees."""
+    config = getattr(model, "config", None)
+    most = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None)
+    if getattr(model, "main_input_name", "") == "input_ids" and most is not None and length > most:
+        raise errors.ModelError(
+            "DSF-C022", f"{name}: {length} tokens; its positions end at {most}; ask for fewer with --seq-len"
+        )
 
 
 def layers_of(step: Step) -> tuple[str, ...]:
