@@ -125,6 +125,8 @@ SHAPES: dict[str, Callable[[int, int, int], list[tuple[int, ...]]]] = {
     "transpose.rows": lambda r, c, block: [(c, 16), (16, c)],
     "broadcast.blocks": lambda r, c, block: [(8 * r, block), (8 * r, 1)],
     "gather.elements": lambda r, c, block: [(r, c), (4, 40), (r, c)],
+    "take": lambda r, c, block: [(r, c), (r, 40), (r, c)],
+    **dict.fromkeys(("put", "put.add"), lambda r, c, block: [(r, 40), (r, c), (r, c)]),
     "gather.blocks": lambda r, c, block: [(8 * r, block), (40, block), (8 * r,)],
     "gather.pattern": lambda r, c, block: [(r, c), (r, 4 * c)],
     "gather.mask": lambda r, c, block: [(r * c,)] * 3,

@@ -46,6 +46,26 @@ def rotary(bench, width, dtype=torch.float16):
     return bench.intent("rotary", [x, x, x], [bench.out((2, width), dtype)], style="half")
 
 
+BY_INDEX = ("index", "gather", "scatter", "index_put", "kv_append")
+
+
+def by_index(bench, kind, dtype, same=False):
+    """Rows 0 and 1 of a square of halves, by an index of *dtype*; *same*: what is put is the result itself."""
+    x, line, square = half(2, 2), torch.tensor([0, 1]).to(dtype), torch.tensor([[0, 1], [0, 1]]).to(dtype)
+    y = bench.out((2, 2), x.dtype)
+    src = y if same else half(2, 2)
+    inputs, attrs = {
+        "index": ([x, line], {"dims": (0,)}),
+        "gather": ([x, square], {"dim": 0}),
+        "scatter": ([x, square, src], {"dim": 0, "has_src": True, "reduce": None, "value": None}),
+        "index_put": ([x, src, line], {"accumulate": False, "dims": (0,)}),
+        "kv_append": ([x, src, line], {"dim": 0}),
+    }[kind]
+    return bench.intent(kind, inputs, [y], **attrs)
+
+
+INDEXED = "indices are int32 or int64"
+PUT = "what is put and where lies in other memory than the result"
 MATRICES = "operands are fp16, bf16 or fp32, both of one format"
 LYING = "each matrix lies densely along rows or columns"
 EMPTY = "no dimension is empty"
@@ -87,6 +107,8 @@ BREAKING = {
     ("rotary", "the head dimension is even"): lambda b: rotary(b, 5),
     ("softmax", NUMBERS): lambda b: b.intent(
         "softmax", [half(4).int()], [b.out((4,), torch.float32)], dim=0, log=False),
+    **{(kind, INDEXED): lambda b, kind=kind: by_index(b, kind, torch.int16) for kind in BY_INDEX},
+    **{(kind, PUT): lambda b, kind=kind: by_index(b, kind, torch.int64, same=True) for kind in BY_INDEX[2:]},
     ("embedding", "ids are int32 or int64"): lambda b: b.intent(
         "embedding", [torch.zeros(3, dtype=torch.int16), half(5, 4)], [b.out((3, 4), torch.float16)]),
 }  # fmt: skip
