@@ -64,6 +64,10 @@ def by_index(bench, kind, dtype, same=False):
     return bench.intent(kind, inputs, [y], **attrs)
 
 
+def counted(bench, x, bins=4, high=1):
+    return bench.intent("histogram", [x], [bench.out((bins,), x.dtype)], bins=bins, low=0, high=high)
+
+
 INDEXED = "indices are int32 or int64"
 PUT = "what is put and where lies in other memory than the result"
 MATRICES = "operands are fp16, bf16 or fp32, both of one format"
@@ -109,6 +113,11 @@ BREAKING = {
         "softmax", [half(4).int()], [b.out((4,), torch.float32)], dim=0, log=False),
     **{(kind, INDEXED): lambda b, kind=kind: by_index(b, kind, torch.int16) for kind in BY_INDEX},
     **{(kind, PUT): lambda b, kind=kind: by_index(b, kind, torch.int64, same=True) for kind in BY_INDEX[2:]},
+    ("histogram", "numbers are of 64 bits only where they are whole"): lambda b: counted(b, half(4).double()),
+    ("histogram", "low and high are stated, apart, and no further from zero than 2^24"):
+        lambda b: counted(b, half(4), high=0),
+    ("histogram", "there are 1 to 256 parts"): lambda b: counted(b, half(4), bins=257),
+    ("histogram", "1 to 2^24 numbers are counted"): lambda b: counted(b, half(0)),
     ("embedding", "ids are int32 or int64"): lambda b: b.intent(
         "embedding", [torch.zeros(3, dtype=torch.int16), half(5, 4)], [b.out((3, 4), torch.float16)]),
 }  # fmt: skip

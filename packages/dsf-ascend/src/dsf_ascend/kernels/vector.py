@@ -25,6 +25,9 @@ NAMES = {
     "scatter": "Scatter",
     "index_put": "IndexPutImpl",
     "kv_append": "ScatterUpdate",
+    "sort": "Sort",
+    "top_k": "Topk",
+    "histogram": "Histc",
 }
 
 KERNELS = tuple(library("ascend", {kind: (name, f"aclnn{name}") for kind, name in NAMES.items()}))

@@ -119,7 +119,8 @@ REFERENCES: dict[str, Reference] = {
     "layer_norm": _layer_norm,
     "gated_activation": _gated_activation,
     "softmax": _softmax,
-    **dict.fromkeys(("rotary", "concat", "arg_reduce", "elementwise", "copy", "fill", "iota"), meaning),
+    **dict.fromkeys(("rotary", "concat", "arg_reduce", "elementwise", "copy", "fill", "iota", "sort", "top_k",
+                     "histogram"), meaning),
     "reduce": _reduce,
     "cumsum": _cumsum,
     "embedding": _embedding,
@@ -149,6 +150,21 @@ ROUNDINGS: dict[str, Rounding] = {
         ("scatter", "index_put"), Rounding(8, 8, "what is added is rounded to the result's format each time")
     ),
     **dict.fromkeys(
-        ("rotary", "embedding", "concat", "arg_reduce", "copy", "fill", "iota", "index", "gather", "kv_append"), EXACT
+        (
+            "rotary",
+            "embedding",
+            "concat",
+            "arg_reduce",
+            "copy",
+            "fill",
+            "iota",
+            "index",
+            "gather",
+            "kv_append",
+            "sort",
+            "top_k",
+            "histogram",
+        ),
+        EXACT,
     ),
 }

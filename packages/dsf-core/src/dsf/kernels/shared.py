@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
 from dsf.isa import Program
-from dsf.kernels import indexed, rowwise
+from dsf.kernels import indexed, rowwise, sorting
 from dsf.kernels.kernel import Kernel, Limit
 from dsf.kernels.reference import REFERENCES, ROUNDINGS
 
@@ -28,10 +28,13 @@ GENERATORS: dict[str, Callable[..., Program]] = {
     "scatter": indexed.scatter,
     "index_put": indexed.index_put,
     "kv_append": indexed.kv_append,
+    "sort": sorting.sort,
+    "top_k": sorting.top_k,
+    "histogram": sorting.histogram,
 }
 """Who writes the programs of each kind."""
 
-LIMITS: dict[str, tuple[Limit, ...]] = {**rowwise.LIMITS, **indexed.LIMITS}
+LIMITS: dict[str, tuple[Limit, ...]] = {**rowwise.LIMITS, **indexed.LIMITS, **sorting.LIMITS}
 
 
 def library(owner: str, names: Mapping[str, tuple[str, str]]) -> Iterator[Kernel]:
