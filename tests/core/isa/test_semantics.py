@@ -125,6 +125,7 @@ SHAPES: dict[str, Callable[[int, int, int], list[tuple[int, ...]]]] = {
     "transpose.rows": lambda r, c, block: [(c, 16), (16, c)],
     "broadcast.blocks": lambda r, c, block: [(8 * r, block), (8 * r, 1)],
     "gather.elements": lambda r, c, block: [(r, c), (4, 40), (r, c)],
+    "gather.block": lambda r, c, block: [(r, c), (9, r, c), (1,)],
     "take": lambda r, c, block: [(r, c), (r, 40), (r, c)],
     **dict.fromkeys(("put", "put.add"), lambda r, c, block: [(r, 40), (r, c), (r, c)]),
     "gather.blocks": lambda r, c, block: [(8 * r, block), (40, block), (8 * r,)],

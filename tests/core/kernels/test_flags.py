@@ -41,6 +41,8 @@ WANTED = {  # so deep that every loop goes round several times, and even: 7680 i
     "kv_append": lambda b: ([half(2, 4000, 512), half(2, 3000, 512), index(3000)], [half(2, 4000, 512)], {"dim": 1}),
     "top_k": lambda b: ([half(48_000, 128)], [half(48_000, 8), index(48_000, 8)], {"dim": 1, "k": 8, "largest": True}),
     "sort": lambda b: ([half(48_000, 128)], [half(48_000, 128), index(48_000, 128)], {"descending": False, "dim": 1}),
+    "grouped_linear": lambda b: ([half(3840, 7680), half(8, 7680, 7680), index(8)], [half(3840, 7680)],
+                                 {"transposed": True}),
     "concat": lambda b: ([half(48_000, 512)] * 2, [half(96_000, 512)], {"dim": 0}),
 }  # fmt: skip
 

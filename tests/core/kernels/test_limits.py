@@ -68,6 +68,14 @@ def counted(bench, x, bins=4, high=1):
     return bench.intent("histogram", [x], [bench.out((bins,), x.dtype)], bins=bins, low=0, high=high)
 
 
+def grouped(bench, x=None, w=None, ends=None, out=None):
+    """Experts of (4, 5)."""
+    x, w = half(2, 5) if x is None else x, half(3, 4, 5) if w is None else w
+    ends = torch.tensor([1, 1, 2]) if ends is None else ends
+    out = bench.out((x.shape[0], 4), x.dtype) if out is None else out
+    return bench.intent("grouped_linear", [x, w, ends], [out], transposed=True)
+
+
 INDEXED = "indices are int32 or int64"
 PUT = "what is put and where lies in other memory than the result"
 MATRICES = "operands are fp16, bf16 or fp32, both of one format"
@@ -118,6 +126,15 @@ BREAKING = {
         lambda b: counted(b, half(4), high=0),
     ("histogram", "there are 1 to 256 parts"): lambda b: counted(b, half(4), bins=257),
     ("histogram", "1 to 2^24 numbers are counted"): lambda b: counted(b, half(0)),
+    ("grouped_linear", "x, w and y are fp16, bf16 or fp32, all of one format"):
+        lambda b: grouped(b, w=half(3, 4, 5).float()),
+    ("grouped_linear", "ends are int32 or int64"): lambda b: grouped(b, ends=torch.zeros(3).char()),
+    ("grouped_linear", EMPTY): lambda b: grouped(b, x=half(0, 5)),
+    ("grouped_linear", "rows of x and y and each expert's matrix lie densely"):
+        lambda b: grouped(b, x=half(2, 10)[:, ::2]),
+    ("grouped_linear", APART): lambda b: grouped(b, w=far(1, 4, 5).expand(3, 4, 5)),
+    ("grouped_linear", "all tiles have fewer than 2^24 rows, which float32 counts"):
+        lambda b: grouped(b, x=half(1, 5).expand(1 << 24, 5), out=half(1, 4).expand(1 << 24, 4)),
     ("embedding", "ids are int32 or int64"): lambda b: b.intent(
         "embedding", [torch.zeros(3, dtype=torch.int16), half(5, 4)], [b.out((3, 4), torch.float16)]),
 }  # fmt: skip

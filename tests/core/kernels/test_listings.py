@@ -50,6 +50,8 @@ WANTED = {
     "top_k_of_long_rows": lambda b: ("top_k", [half(2, 151_936)], (2, 50), {"dim": 1, "k": 50, "largest": True}, HALF,
                                      torch.int64),
     "histogram": lambda b: ("histogram", [torch.arange(300)], (8,), {"bins": 8, "high": 7, "low": 0}, torch.int64),
+    "grouped_matmul": lambda b: ("grouped_linear", [half(40, 64), half(4, 48, 64), torch.arange(4)], (40, 48),
+                                 {"transposed": True}),
     "concat": lambda b: ("concat", [half(1, 4, 40, 64), half(1, 4, 1, 64)], (1, 4, 41, 64), {"dim": 2}),
     "reduce": lambda b: ("reduce", [half(700, 300)], (700,), {"dims": (1,), "keepdim": False, "op": "sum"}),
     "arg_reduce": lambda b: ("arg_reduce", [half(700, 300)], (700,),

@@ -15,6 +15,7 @@ from dsf import errors
 from dsf.hdl import Chip, Engine, Path, Rule
 from dsf.isa import Isa
 from dsf.isa.families import (
+    add_block_gather,
     add_copies,
     add_indexed,
     add_picks,
@@ -137,6 +138,7 @@ def _add_gathers(table: Isa, chip: Chip, places: Memories) -> None:
         chip.paths[path].engine for path in ((places.main, places.scratch), (places.scratch, places.main))
     )
     add_indexed(table, inbound, places.main, places.scratch, "gather", "", SOURCE)
+    add_block_gather(table, inbound, places.main, places.scratch, "gather.block", SOURCE)
     out = Isa("out")
     add_indexed(out, outbound, places.main, places.scratch, "gather", "scatter", SOURCE)
     table.add(out["scatter"])

@@ -22,7 +22,7 @@ from dsf.numerics.formats import by_dtype
 from dsf.numerics.rounding import Rounding
 
 __all__ = [
-    "add_copies", "add_indexed", "add_picks", "add_pointwise", "add_reductions", "add_scalar_forms", "add_scans",
+    "add_block_gather", "add_copies", "add_indexed", "add_picks", "add_pointwise", "add_reductions", "add_scalar_forms", "add_scans",
     "add_sorts", "add_vector_moves", "in_place", "in_range", "one_by_one",
 ]  # fmt: skip
 
@@ -255,6 +255,21 @@ def add_indexed(isa: Isa, engine: str, main: str, space: str, gather: str, scatt
                 _scatter, "table[index[i]] = src[i]; the last one wins", _scatter_fast, (one_dtype(0, 1),), "scatter",
                 None, None, source)
         )  # fmt: skip
+
+
+def add_block_gather(isa: Isa, engine: str, main: str, space: str, name: str, source: str = "") -> None:
+    """One block of a table in main memory, its number read from main memory by the engine's own addressing."""
+    roles = (("dst", write(space)), ("table", read(main)), ("index", read(main, dtypes=("int32",))))
+    isa.add(
+        Row(name, engine, laws.indexed, roles, _gather, "dst = table[index]; an index out of range is an error", None,
+            (one_dtype(0, 1), _one_index), "gather.block", None, None, source)
+    )  # fmt: skip
+
+
+def _one_index(chip: Any, ins: Any) -> str | None:
+    """One index, and the result has the shape of one block."""
+    dst, table, index = (o.shape for o in ins.operands)
+    return None if index == (1,) and table[1:] == dst else f"{dst} of {table} by {index}; expected one block by (1)"
 
 
 def _drop_first(meaning: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:

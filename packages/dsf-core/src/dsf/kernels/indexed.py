@@ -27,7 +27,7 @@ from dsf.kernels.kernel import Limit
 from dsf.kernels.target import Target
 from dsf.kernels.vector import Lane, Stream, Tile, reach, scratch_of, vector_phase
 
-__all__ = ["LIMITS", "gather", "index", "index_put", "kv_append", "pick", "scatter"]
+__all__ = ["LIMITS", "gather", "index", "index_put", "kv_append", "pick", "rows_by_index", "scatter"]
 
 EXACT = 1 << 24  # float32 holds all whole numbers up to here
 WORTH = 64  # numbers of a line that are brought on chip for each one that is taken
@@ -271,6 +271,33 @@ def fetched(target: Target, lane: Lane, place: Tile, columns: int, dtype: str) -
     own, index = (t.operand(lane.builder, lane.space, lane.height, t.columns) for t in (found, place))
     lane.builder(target.row("gather").name, own, lane.tables[0], index)
     return found
+
+
+Finish = Callable[[Lane, Tile, tuple[Tile, ...]], Tile]
+
+
+def rows_by_index(
+    b: Builder, target: Target, table: Stream, index: Stream, result: Stream, others: Sequence[Stream] = (),
+    finish: Finish | None = None,
+) -> None:  # fmt: skip
+    """One phase: result (m, C) = table (n, C) at index (m), rows of *table* being dense. *finish* makes of what is
+    found, and of the tiles of *others* (m, 1), what is stored."""
+    (n, columns), step = table.window.shape, table.window.stride[0]
+    m = index.window.shape[0]
+    for start, width in _parts(target, columns, table.window.dtype):
+        ids = evolve(index, window=evolve(index.window, shape=(m, 1), stride=(index.window.stride[0], 1)))
+        source = Window((m, width), (0, 1), 0, table.window.dtype)
+        rows = evolve(table, window=source, offset=table.offset + start, table=(n, step))
+        out = evolve(
+            result, window=evolve(result.window, shape=(m, width)),
+            offset=result.offset + start * result.window.stride[1],
+        )  # fmt: skip
+
+        def compute(lane: Lane, tiles: tuple[Tile, ...], width: int = width) -> tuple[Tile, ...]:
+            found = fetched(target, lane, tiles[0], width, dtype_name(table.window.dtype))
+            return (finish(lane, found, tiles[1:]) if finish is not None else found,)
+
+        vector_phase(b, target, [ids, *others, rows, out], compute, whole_rows=True, rows_apart=True)
 
 
 def _pick_on_chip(b: Builder, target: Target, picks: Picks) -> None:

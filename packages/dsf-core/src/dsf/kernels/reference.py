@@ -17,9 +17,13 @@ from dsf.intent.meaning import meaning
 from dsf.isa.families import in_range
 from dsf.kernels.kernel import EXACT, Rounding
 
-__all__ = ["REFERENCES", "ROUNDINGS"]
+__all__ = ["REFERENCES", "ROUNDINGS", "plain"]
 
 Reference = Callable[..., tuple[torch.Tensor, ...]]
+
+
+plain: Reference = meaning
+"""The kind's meaning is the kernel's reference where it rounds as the kernel does."""
 
 
 def _rms_norm(intent: Intent, x: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, ...]:

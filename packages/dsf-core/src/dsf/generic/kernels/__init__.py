@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dsf.generic.kernels import attention, matmul
+from dsf.generic.kernels import attention, matmul, products
 from dsf.hdl import Chip
 from dsf.kernels import compile as compiler
 from dsf.kernels.kernel import Kernel
@@ -28,4 +28,4 @@ def kernels(chip: Chip) -> tuple[Kernel, ...]:
         )
         for kind, emit in COMPILED.items()
     )
-    return (*matmul.KERNELS, *attention.KERNELS, *shared, *compiled)
+    return (*matmul.KERNELS, *attention.KERNELS, *products.KERNELS, *shared, *compiled)
