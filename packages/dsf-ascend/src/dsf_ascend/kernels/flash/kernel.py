@@ -13,7 +13,7 @@ from dsf.isa import Affine, Program
 from dsf.isa.crew import crew_of
 from dsf.isa.program import affine
 from dsf.kernels.attention import Heads
-from dsf.kernels.kernel import Kernel, Limit, Rounding
+from dsf.kernels.kernel import Kernel, Limit, Rounding, Variant
 from dsf.kernels.target import Target
 from dsf.kernels.vector import reach
 from dsf_ascend.kernels.flash.cube import Cube
@@ -28,8 +28,18 @@ AHEAD = 2  # tiles of scores that the cube computes before it asks for the first
 MOST_NESTS = 8  # of query rows that see alike many keys: more lose less to what is masked, and take longer to write
 
 
-def emit(target: Target, intent: Intent, tile: int = 512) -> Program:
-    """The program of an attention without a mask of its own, *tile* keys at a time."""
+TILES = (512, 256, 128)
+
+
+def tiles(target: Target, intent: Intent) -> tuple[Variant, ...]:
+    """How many keys at a time are worth trying: as many as fit, or so few that more cores have something to do."""
+    keys = intent.inputs[1].shape[2]
+    return tuple((tile,) for tile in TILES if tile < 2 * keys or tile == TILES[-1])[: 1 if keys > 4 * TILES[0] else 2]
+
+
+def emit(target: Target, intent: Intent, variant: Variant = (512,)) -> Program:
+    """The program of an attention without a mask of its own, so many keys at a time."""
+    tile = int(variant[0])
     b, heads = target.builder(NAME), Heads.of(intent)
     for name, region, role in zip("qkvy", (*intent.inputs, *intent.outputs), ("in", "in", "in", "out"), strict=True):
         b.param(name, role, reach(region.window))
@@ -184,4 +194,4 @@ LIMITS = (
 )  # fmt: skip
 ROUNDING = Rounding(4, 64, "powers of the distance from the highest score so far, rounded once, as is the result")
 
-KERNELS = (Kernel(NAME, "attention", "ascend", emit, reference, LIMITS, ROUNDING, SOURCE),)
+KERNELS = (Kernel(NAME, "attention", "ascend", emit, reference, LIMITS, ROUNDING, SOURCE, tiles),)
