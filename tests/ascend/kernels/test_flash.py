@@ -24,6 +24,8 @@ SHAPES = {  # batch, heads, kv heads, queries, keys, width, value width, causal
     "many tiles": (1, 1, 1, 128, 3600, 64, 64, False),
     "fewer keys than queries": (1, 1, 1, 256, 60, 64, 64, True),
     "one query": (2, 4, 2, 1, 77, 64, 64, False),
+    "heads of one query": (2, 8, 2, 1, 700, 64, 64, False),
+    "three heads of one query": (1, 9, 3, 1, 130, 64, 64, False),
     "one key": (1, 1, 1, 4, 1, 16, 16, False),
     "narrower values": (1, 2, 1, 40, 50, 192, 128, True),
 }
@@ -133,6 +135,7 @@ def test_strict_layouts_leave_it_to_others(ascend):
 REFUSED = {
     "q, k, v and y are fp16 or bf16, all of one format": (SHAPES["one key"], {}, torch.float32),
     "there is no mask but a causal one, no cap and no window": (SHAPES["one key"], {"softcap": 30.0}, torch.float16),
+    "a single query sees every key": ((1, 2, 1, 1, 4, 16, 16, True), {}, torch.float16),
     "the scale is above zero": (SHAPES["one key"], {"scale": -0.5}, torch.float16),
     "heads are multiples of 16 wide, at most 256, values at most 128 and no wider than queries":
         ((1, 1, 1, 4, 4, 24, 24, False), {}, torch.float16),

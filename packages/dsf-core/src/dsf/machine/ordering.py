@@ -213,8 +213,8 @@ class _Walk:
         head = 2 * period + 1
         if loop.count <= 2 * head or _moves_on(loop.body, loop.variable):
             return range(loop.count)
-        tail = head + (loop.count - head) % period
-        return [*range(head), *range(loop.count - tail, loop.count)]
+        skipped = (loop.count - 2 * head) // period * period
+        return [*range(head), *range(head + skipped, loop.count)]
 
     def _step(self, ins: Instruction, env: dict[str, int]) -> None:
         row = self.isa.rows[ins.name]

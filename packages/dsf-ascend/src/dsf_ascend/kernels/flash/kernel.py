@@ -12,12 +12,11 @@ from dsf.intent.ir import Intent
 from dsf.isa import Affine, Program
 from dsf.isa.crew import crew_of
 from dsf.isa.program import affine
-from dsf.kernels.attention import Heads
 from dsf.kernels.kernel import Kernel, Limit, Rounding, Variant
 from dsf.kernels.target import Target
 from dsf.kernels.vector import reach
 from dsf_ascend.kernels.flash.cube import Cube
-from dsf_ascend.kernels.flash.sizes import ROWS, SLOTS, Block, Item, Sizes, Slots, of
+from dsf_ascend.kernels.flash.sizes import ROWS, SLOTS, Block, Item, Sizes, Slots, of, rows_of
 from dsf_ascend.kernels.flash.vector import Vector
 
 __all__ = ["KERNELS"]
@@ -40,7 +39,7 @@ def tiles(target: Target, intent: Intent) -> tuple[Variant, ...]:
 def emit(target: Target, intent: Intent, variant: Variant = (512,)) -> Program:
     """The program of an attention without a mask of its own, so many keys at a time."""
     tile = int(variant[0])
-    b, heads = target.builder(NAME), Heads.of(intent)
+    b, heads = target.builder(NAME), rows_of(intent)[0]
     for name, region, role in zip("qkvy", (*intent.inputs, *intent.outputs), ("in", "in", "in", "out"), strict=True):
         b.param(name, role, reach(region.window))
     whole = heads.queries // ROWS * ROWS
@@ -162,6 +161,11 @@ def _formats(chip: Chip, intent: Intent) -> bool:
     return all(r.dtype in HALF for r in operands) and len({r.dtype for r in operands}) == 1
 
 
+def _one_sees_all(chip: Chip, intent: Intent) -> bool:
+    q, k = intent.inputs[0].shape[2], intent.inputs[1].shape[2]
+    return not intent.attr("causal") or q > 1 or k == 1
+
+
 def _plain(chip: Chip, intent: Intent) -> bool:
     return not intent.attr("has_mask") and intent.attr("softcap") is None and intent.attr("window") is None
 
@@ -186,6 +190,7 @@ def _filled(chip: Chip, intent: Intent) -> bool:
 LIMITS = (
     Limit("q, k, v and y are fp16 or bf16, all of one format", _formats, "aclnnFlashAttentionScore"),
     Limit("there is no mask but a causal one, no cap and no window", _plain),
+    Limit("a single query sees every key", _one_sees_all),
     Limit("the scale is above zero", _rising, "the maximum is taken before scaling"),
     Limit("heads are multiples of 16 wide, at most 256, values at most 128 and no wider than queries", _widths,
           "aclnnFlashAttentionScore: D 1 to 768, qD = kD >= vD; L0A, L0B and L0C are halved here"),

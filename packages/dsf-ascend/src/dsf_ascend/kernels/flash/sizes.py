@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from dsf import errors
 from dsf.intent.ir import Intent
@@ -14,7 +14,7 @@ from dsf.kernels.attention import Heads
 from dsf.kernels.target import Target
 
 __all__ = ["AIC", "AIV", "P_READY", "ROWS", "SLOTS", "S_READY", "U_READY", "Block", "Item", "Sizes", "Slots", "of",
-           "part_row", "turn"]  # fmt: skip
+           "part_row", "rows_of", "turn"]  # fmt: skip
 
 AIC, AIV = "AIC", "AIV"
 ROWS = 128  # query rows that the cube takes at once: half of L0A for a head of 128
@@ -117,12 +117,28 @@ def part_row(sizes: Sizes, rows: int) -> Affine:
     return Affine(0, (Term(PART, rows // sizes.parts),)) if sizes.parts > 1 else Affine(0)
 
 
+def rows_of(intent: Intent) -> tuple[Heads, Window, Window]:
+    """The heads with the windows of queries and results. A single query of several heads to a head of keys is looked at
+    as so many rows of one head, which then read the keys once."""
+    heads, q, y = Heads.of(intent), intent.inputs[0].window, intent.outputs[0].window
+    if heads.queries > 1 or heads.group == 1:
+        return heads, q, y
+    return evolve(heads, group=1, queries=heads.group), _heads_as_rows(q, heads), _heads_as_rows(y, heads)
+
+
+def _heads_as_rows(window: Window, heads: Heads) -> Window:
+    """[B, H, 1, D] as [B, H / group, group, D]."""
+    b, h, _, d = window.stride
+    shape = (heads.batch, heads.kv_heads, heads.group, window.shape[3])
+    return Window(shape, (b, h * heads.group, h, d), window.offset, window.dtype)
+
+
 def of(intent: Intent, b: Builder, target: Target, tile: int, slots: Slots, parts: int) -> Sizes:
     """The sizes of *intent*."""
-    q, k, v = (r.window for r in intent.inputs[:3])
+    heads, q, y = rows_of(intent)
     if target.strict_layouts:
         raise errors.KernelError("DSF-K030", "strict layouts: fused attention lays its tiles out as main memory does")
     return Sizes(
-        b, target, Heads.of(intent), dtype_name(q.dtype), intent.attr("scale"), intent.attr("causal"), q, k, v,
-        intent.outputs[0].window, tile, slots, parts,
+        b, target, heads, dtype_name(q.dtype), intent.attr("scale"), intent.attr("causal"), q, intent.inputs[1].window,
+        intent.inputs[2].window, y, tile, slots, parts,
     )  # fmt: skip
