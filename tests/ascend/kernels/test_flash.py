@@ -68,6 +68,79 @@ def test_planes_and_oracle_agree_and_the_numbers_are_torchs(ascend, shape, dtype
     found.within(wanted(found), 8 * torch.finfo(dtype).eps * size)
 
 
+MASKS = {
+    "bool": lambda shape: torch.rand(shape) > 0.4,
+    "half": lambda shape: torch.randn(shape).half() * 2,
+    "float": lambda shape: torch.randn(shape) * 2,
+    "the least float": lambda shape: torch.where(torch.rand(shape) > 0.4, 0.0, torch.finfo(torch.float32).min),
+    "minus infinity": lambda shape: torch.where(torch.rand(shape) > 0.4, 0.0, -torch.inf).half(),
+}
+SPREADS = {
+    "whole": lambda mask: mask,
+    "all rows alike": lambda mask: mask[:, :1, :1].expand_as(mask),
+    "all heads alike": lambda mask: mask[:, :1].expand_as(mask),
+}
+
+
+@pytest.mark.parametrize("spread", SPREADS)
+@pytest.mark.parametrize("kind", MASKS)
+@pytest.mark.parametrize("shape", ["blocks and even rows", "odd rows", "heads of one query", "more keys than one tile"])
+def test_masks_of_every_kind_are_torchs(ascend, shape, kind, spread):
+    """One row (of the whole mask) sees nothing at all: zeros, as torch has it; of the least float it sees all alike."""
+    shape = (*SHAPES[shape][:-1], False)
+    q, k, v = operands(shape, torch.float16)
+    mask = MASKS[kind]((*q.shape[:3], k.shape[2]))
+    mask[0, 0, 0] = mask.min()
+    mask = SPREADS[spread](mask)
+    out = ascend.out((*q.shape[:3], v.shape[3]), torch.float16)
+    found = ascend.oracle("attention", [q, k, v, mask], [out], kernel=FLASH, **attrs(shape, has_mask=True))
+    found.agrees()
+    double = mask if mask.dtype == torch.bool else mask.double()
+    torchs = F.scaled_dot_product_attention(
+        q.double(), k.double(), v.double(), attn_mask=double, scale=shape[5] ** -0.5, enable_gqa=shape[1] > shape[2]
+    )
+    found.within(torchs, 8 * torch.finfo(torch.float16).eps * v.abs().max().item())
+
+
+@pytest.mark.parametrize("window", [1, 7, 128, 200, 5000])
+@pytest.mark.parametrize("rows", [37, 300, 900])
+def test_a_window_hides_what_lies_further_back(ascend, rows, window):
+    shape = (1, 2, 1, rows, rows, 32, 32, True)
+    found = run(ascend, shape, torch.float16, "oracle" if rows < 900 else "run", window=window)
+    found.agrees()
+    q, k, v = (t.double() for t in found.inputs)
+    seen = torch.ones(rows, rows, dtype=torch.bool).tril()
+    seen = seen & ~seen.tril(-window)
+    torchs = F.scaled_dot_product_attention(q, k, v, attn_mask=seen, scale=32**-0.5, enable_gqa=True)
+    found.within(torchs, 8 * torch.finfo(torch.float16).eps * v.abs().max().item())
+
+
+def test_a_window_leaves_out_the_tiles_before_it(ascend):
+    def macs(**others) -> int:
+        shape = (1, 1, 1, 4096, 4096, 64, 64, True)
+        q, k, v = operands(shape, torch.float16)
+        intent = ascend.intent("attention", [q, k, v], [ascend.out(q.shape, q.dtype)], **attrs(shape, **others))
+        return ascend.timing(emit(ascend.target, intent)).macs
+
+    assert macs(window=512) * 2 < macs()
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_capped_scores_are_torchs(ascend, masked):
+    shape = (1, 2, 1, 140, 140, 64, 64, not masked)
+    q, k, v = operands(shape, torch.float16)
+    mask = [torch.randn(1, 2, 140, 140).half()] if masked else []
+    out = ascend.out(q.shape, torch.float16)
+    found = ascend.oracle("attention", [q * 4, k, v, *mask], [out], kernel=FLASH,
+                          **attrs(shape, softcap=3.0, has_mask=masked))  # fmt: skip
+    found.agrees()
+    scores = (q * 4).double() @ k.double().repeat_interleave(2, 1).mT / 8
+    scores = 3 * torch.tanh(scores / 3)
+    seen = scores + mask[0].double() if masked else scores.masked_fill(~torch.ones(140, 140).bool().tril(), -torch.inf)
+    torchs = seen.softmax(-1) @ v.double().repeat_interleave(2, 1)
+    found.within(torchs, 8 * torch.finfo(torch.float16).eps * v.abs().max().item())
+
+
 @pytest.mark.parametrize("tile", [128, 256, 512])
 @pytest.mark.parametrize("tiles", range(1, 9))
 def test_every_number_of_tiles_has_its_turn_of_every_buffer(ascend, tile, tiles):
@@ -134,7 +207,7 @@ def test_strict_layouts_leave_it_to_others(ascend):
 
 REFUSED = {
     "q, k, v and y are fp16 or bf16, all of one format": (SHAPES["one key"], {}, torch.float32),
-    "there is no mask but a causal one, no cap and no window": (SHAPES["one key"], {"softcap": 30.0}, torch.float16),
+    "a window is of causal attention and not empty": (SHAPES["one key"], {"window": 3}, torch.float16),
     "a single query sees every key": ((1, 2, 1, 1, 4, 16, 16, True), {}, torch.float16),
     "the scale is above zero": (SHAPES["one key"], {"scale": -0.5}, torch.float16),
     "heads are multiples of 16 wide, at most 256, values at most 128 and no wider than queries":

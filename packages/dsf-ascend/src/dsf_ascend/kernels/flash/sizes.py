@@ -47,13 +47,21 @@ class Sizes:
     dtype: str
     scale: float
     causal: bool
+    softcap: float | None
+    window: int | None
     q: Window
     k: Window
     v: Window
+    mask: Window | None
     y: Window
     tile: int
     slots: Slots
     parts: int
+
+    @property
+    def out(self) -> int:
+        """The result's parameter."""
+        return 3 if self.mask is None else 4
 
     @property
     def item(self) -> int:
@@ -117,13 +125,15 @@ def part_row(sizes: Sizes, rows: int) -> Affine:
     return Affine(0, (Term(PART, rows // sizes.parts),)) if sizes.parts > 1 else Affine(0)
 
 
-def rows_of(intent: Intent) -> tuple[Heads, Window, Window]:
-    """The heads with the windows of queries and results. A single query of several heads to a head of keys is looked at
-    as so many rows of one head, which then read the keys once."""
+def rows_of(intent: Intent) -> tuple[Heads, Window, Window, Window | None]:
+    """The heads with the windows of queries, results and mask. A single query of several heads to a head of keys is
+    looked at as so many rows of one head, which then read the keys once."""
     heads, q, y = Heads.of(intent), intent.inputs[0].window, intent.outputs[0].window
+    mask = intent.inputs[3].window if intent.attr("has_mask") else None
     if heads.queries > 1 or heads.group == 1:
-        return heads, q, y
-    return evolve(heads, group=1, queries=heads.group), _heads_as_rows(q, heads), _heads_as_rows(y, heads)
+        return heads, q, y, mask
+    seen = None if mask is None else _heads_as_rows(mask, heads)
+    return evolve(heads, group=1, queries=heads.group), _heads_as_rows(q, heads), _heads_as_rows(y, heads), seen
 
 
 def _heads_as_rows(window: Window, heads: Heads) -> Window:
@@ -133,12 +143,14 @@ def _heads_as_rows(window: Window, heads: Heads) -> Window:
     return Window(shape, (b, h * heads.group, h, d), window.offset, window.dtype)
 
 
-def of(intent: Intent, b: Builder, target: Target, tile: int, slots: Slots, parts: int) -> Sizes:
-    """The sizes of *intent*."""
-    heads, q, y = rows_of(intent)
+def of(intent: Intent, b: Builder, target: Target, tile: int, parts: int) -> Sizes:
+    """The sizes of *intent*. Its workspaces are the parameters behind the result."""
+    heads, q, y, mask = rows_of(intent)
     if target.strict_layouts:
         raise errors.KernelError("DSF-K030", "strict layouts: fused attention lays its tiles out as main memory does")
+    first = len(intent.inputs) + 1
     return Sizes(
-        b, target, heads, dtype_name(q.dtype), intent.attr("scale"), intent.attr("causal"), q, intent.inputs[1].window,
-        intent.inputs[2].window, y, tile, slots, parts,
+        b, target, heads, dtype_name(q.dtype), intent.attr("scale"), intent.attr("causal"), intent.attr("softcap"),
+        intent.attr("window"), q, intent.inputs[1].window, intent.inputs[2].window, mask, y, tile,
+        Slots(first, first + 1, first + 2), parts,
     )  # fmt: skip

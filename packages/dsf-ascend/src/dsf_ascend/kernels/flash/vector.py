@@ -6,12 +6,11 @@ maximum and sum are folded in halves, since adding two halves is five times as q
 
 from __future__ import annotations
 
-from math import inf
-
 from attrs import define, field
 
 from dsf.isa import Affine, Operand, Scratch
 from dsf.isa.program import affine
+from dsf_ascend.kernels.flash.masking import FLOOR, HIDDEN, MINUS_SCALE, ONE, SCALE, Masking
 from dsf_ascend.kernels.flash.sizes import (
     AIC,
     AIV,
@@ -43,6 +42,7 @@ class Vector:
     strip: int = 0
     chunk: int = 0
     out: int = 0
+    masking: Masking = field(init=False)
     _at: dict[str, int] = field(init=False, factory=dict)
     _strip_bytes: int = field(init=False, default=0)
     _chunk_bytes: int = field(init=False, default=0)
@@ -51,13 +51,13 @@ class Vector:
     def __attrs_post_init__(self) -> None:
         """Room for everything in UB; a KernelError where it does not fit."""
         s, tile, wide = self.sizes, self.sizes.tile, self.sizes.heads.value_width
+        self.masking = Masking(s, self.block, min(STRIP, self.share), self._at)
         ub = Scratch(s.b.chip, "UB")
         share, strip, chunk = _up(self.share, 8), min(STRIP, self.share), min(CHUNK, self.share)
         room = {"scores": 2 * strip * tile * 4, "folded": strip * max(tile // 2, PAD) * 4,
                 "weights": 2 * max(strip * tile, chunk * _up(wide)) * s.item, "products": 2 * chunk * _up(wide) * 4,
-                "result": share * _up(wide) * 4, "numbers": 3 * 32, "factor": SLOTS * share * 4}  # fmt: skip
-        if s.causal:
-            room |= {"columns": tile * 4, "rows": STRIP * 4, "later": strip * _up(tile, 32)}
+                "result": share * _up(wide) * 4, "factor": SLOTS * share * 4}  # fmt: skip
+        room |= self.masking.room()
         room |= dict.fromkeys(("highest", "total", "shift", "fresh"), share * 4)
         for name, nbytes in room.items():
             self._at[name] = ub.take(nbytes, name)
@@ -75,8 +75,7 @@ class Vector:
             b.set_flag(V, MTE2, LOADED + half)
             b.set_flag(V, MTE2, PRODUCT + half)
             b.set_flag(MTE3, V, half)
-        for place, value in enumerate((self.sizes.scale, -self.sizes.scale, -inf)):
-            b("Duplicate", self._number(place, 1, 1), value=value)
+        self.masking.begin()
 
     def end(self) -> None:
         b = self.sizes.b
@@ -89,8 +88,7 @@ class Vector:
         """P of one item, and what its rows know now."""
         b = self.sizes.b
         b.wait_flag(f"{AIC}.FIX", MTE2, S_READY)
-        if item.masked:
-            b("CreateVecIndex", self._own("columns", (1, item.width), "int32"), start=item.start, step=1)
+        self.masking.columns(item)
         whole, rest = divmod(self.share, STRIP)
         with b.loop(whole) as n:
             self._strip(item, n * STRIP, STRIP, turn(self.strip, n), turn(self.out, n))
@@ -106,9 +104,9 @@ class Vector:
         mine = part_row(s, self.block.rows) + row
         b.wait_flag(V, MTE2, strip + LOADED)
         b("DataCopy.GM2UB", x, s.slot(s.slots.scores, item.slot, mine, 0, shape, s.tile, "float32"))
+        self.masking.load(item, mine, rows, strip)
         b.order(MTE2, V, strip + LOADED)
-        if item.masked:
-            self._hide(x, mine)
+        self.masking.apply(x, item, mine, strip)
         self._exponentiate(x, item, row)
         p = b.on("UB", out * self._out_bytes + self._at["weights"], shape, s.dtype, (pitch, 1))
         b.wait_flag(MTE3, V, out)
@@ -118,32 +116,24 @@ class Vector:
         b("DataCopy.UB2GM", s.slot(s.slots.weights, item.slot, mine, 0, shape, s.tile, s.dtype), p)
         b.set_flag(MTE3, V, out)
 
-    def _hide(self, x: Operand, mine: Affine) -> None:
-        """Scores of keys behind their row become -inf."""
-        b, (rows, width) = self.sizes.b, x.shape
-        b("CreateVecIndex", self._own("rows", (rows, 1), "int32"), start=self.block.first + mine, step=1)
-        later = self._own("later", (rows, width), "bool", _up(width, 32))
-        columns = b.on("UB", self._at["columns"], (rows, width), "int32", (0, 1))
-        b("Compare.GT", later, columns, b.on("UB", self._at["rows"], (rows, width), "int32", (1, 0)))
-        b("Select", x, later, self._number(2, rows, width), x)
-
     def _exponentiate(self, x: Operand, item: Item, row: Affine) -> None:
         """x = exp(scale * (x - m)) with the new maximum m; l = l * alpha + its sums, alpha for what was before."""
         b, (rows, width) = self.sizes.b, x.shape
         highest, total, factor, shift, fresh = (
             self._column(name, item, row, rows) for name in ("highest", "total", "factor", "shift", "fresh")
         )
+        number = self.masking.number
         self._fold("Max", "ReduceMax", x, fresh)
         if item.first:
-            b("Muls", highest, fresh, value=1.0)
+            b("Max", highest, fresh, number(FLOOR if self.masking.floored else HIDDEN, rows, 1))
         else:
             b("Max", fresh, fresh, highest)
             b("Sub", factor, highest, fresh)
-            b("Mul", factor, factor, self._number(0, rows, 1))
+            b("Mul", factor, factor, number(SCALE, rows, 1))
             b("Exp", factor, factor)
             b("Muls", highest, fresh, value=1.0)
-        b("Mul", shift, highest, self._number(1, rows, 1))
-        b("FusedMulAdd", x, self._number(0, rows, width), _across(shift, width))
+        b("Mul", shift, highest, number(MINUS_SCALE, rows, 1))
+        b("FusedMulAdd", x, number(SCALE, rows, width), _across(shift, width))
         b("Exp", x, x)
         self._fold("Add", "ReduceSum", x, fresh)
         if item.first:
@@ -193,13 +183,15 @@ class Vector:
     def _finished(self, row: int, rows: int, out: int) -> None:
         b, s, wide, result = self.sizes.b, self.sizes, self.sizes.heads.value_width, self._result(affine(row), rows)
         total = b.on("UB", self._at["total"] + row * 4, (rows, 1), "float32")
+        if self.masking.floored:
+            b("Max", total, total, self.masking.number(ONE, rows, 1))
         b("Div", result, result, _across(total, wide))
         b.wait_flag(MTE3, V, out)
         y = b.on("UB", self._at["weights"] + out * self._out_bytes, (rows, wide), s.dtype, (_up(wide), 1))
         b("Cast", y, result)
         b.order(V, MTE3, out)
         place = self.block.of_queries(s.y, part_row(s, self.block.rows) + row, s.item)
-        b("DataCopy.UB2GM", b.gm(3, place, (rows, wide), s.dtype, (s.y.stride[2], 1)), y)
+        b("DataCopy.UB2GM", b.gm(s.out, place, (rows, wide), s.dtype, (s.y.stride[2], 1)), y)
         b.set_flag(MTE3, V, out)
 
     # places in UB
@@ -215,11 +207,6 @@ class Vector:
         if name == "factor":
             offset = offset + item.slot * (_up(self.share, 8) * 4)
         return self.sizes.b.on("UB", offset, (rows, 1), "float32")
-
-    def _number(self, place: int, rows: int, columns: int) -> Operand:
-        """The scale, its negative or -inf, once for all."""
-        stride = (0, 0) if rows > 1 or columns > 1 else (1, 1)
-        return self.sizes.b.on("UB", self._at["numbers"] + 32 * place, (rows, columns), "float32", stride)
 
     def _own(self, name: str, shape: tuple[int, int], dtype: str, pitch: int | None = None) -> Operand:
         return self.sizes.b.on("UB", self._at[name], shape, dtype, None if pitch is None else (pitch, 1))
