@@ -46,6 +46,38 @@ def rotary(bench, width, dtype=torch.float16):
     return bench.intent("rotary", [x, x, x], [bench.out((2, width), dtype)], style="half")
 
 
+BY_INDEX = ("index", "gather", "scatter", "index_put", "kv_append")
+
+
+def by_index(bench, kind, dtype, same=False):
+    """Rows 0 and 1 of a square of halves, by an index of *dtype*; *same*: what is put is the result itself."""
+    x, line, square = half(2, 2), torch.tensor([0, 1]).to(dtype), torch.tensor([[0, 1], [0, 1]]).to(dtype)
+    y = bench.out((2, 2), x.dtype)
+    src = y if same else half(2, 2)
+    inputs, attrs = {
+        "index": ([x, line], {"dims": (0,)}),
+        "gather": ([x, square], {"dim": 0}),
+        "scatter": ([x, square, src], {"dim": 0, "has_src": True, "reduce": None, "value": None}),
+        "index_put": ([x, src, line], {"accumulate": False, "dims": (0,)}),
+        "kv_append": ([x, src, line], {"dim": 0}),
+    }[kind]
+    return bench.intent(kind, inputs, [y], **attrs)
+
+
+def counted(bench, x, bins=4, high=1):
+    return bench.intent("histogram", [x], [bench.out((bins,), x.dtype)], bins=bins, low=0, high=high)
+
+
+def grouped(bench, x=None, w=None, ends=None, out=None):
+    """Experts of (4, 5)."""
+    x, w = half(2, 5) if x is None else x, half(3, 4, 5) if w is None else w
+    ends = torch.tensor([1, 1, 2]) if ends is None else ends
+    out = bench.out((x.shape[0], 4), x.dtype) if out is None else out
+    return bench.intent("grouped_linear", [x, w, ends], [out], transposed=True)
+
+
+INDEXED = "indices are int32 or int64"
+PUT = "what is put and where lies in other memory than the result"
 MATRICES = "operands are fp16, bf16 or fp32, both of one format"
 LYING = "each matrix lies densely along rows or columns"
 EMPTY = "no dimension is empty"
@@ -87,15 +119,35 @@ BREAKING = {
     ("rotary", "the head dimension is even"): lambda b: rotary(b, 5),
     ("softmax", NUMBERS): lambda b: b.intent(
         "softmax", [half(4).int()], [b.out((4,), torch.float32)], dim=0, log=False),
+    **{(kind, INDEXED): lambda b, kind=kind: by_index(b, kind, torch.int16) for kind in BY_INDEX},
+    **{(kind, PUT): lambda b, kind=kind: by_index(b, kind, torch.int64, same=True) for kind in BY_INDEX[2:]},
+    ("histogram", "numbers are of 64 bits only where they are whole"): lambda b: counted(b, half(4).double()),
+    ("histogram", "low and high are stated, apart, and no further from zero than 2^24"):
+        lambda b: counted(b, half(4), high=0),
+    ("histogram", "there are 1 to 256 parts"): lambda b: counted(b, half(4), bins=257),
+    ("histogram", "1 to 2^24 numbers are counted"): lambda b: counted(b, half(0)),
+    ("grouped_linear", "x, w and y are fp16, bf16 or fp32, all of one format"):
+        lambda b: grouped(b, w=half(3, 4, 5).float()),
+    ("grouped_linear", "ends are int32 or int64"): lambda b: grouped(b, ends=torch.zeros(3).char()),
+    ("grouped_linear", EMPTY): lambda b: grouped(b, x=half(0, 5)),
+    ("grouped_linear", "rows of x and y and each expert's matrix lie densely"):
+        lambda b: grouped(b, x=half(2, 10)[:, ::2]),
+    ("grouped_linear", APART): lambda b: grouped(b, w=far(1, 4, 5).expand(3, 4, 5)),
+    ("grouped_linear", "all tiles have fewer than 2^24 rows, which float32 counts"):
+        lambda b: grouped(b, x=half(1, 5).expand(1 << 24, 5), out=half(1, 4).expand(1 << 24, 4)),
     ("embedding", "ids are int32 or int64"): lambda b: b.intent(
         "embedding", [torch.zeros(3, dtype=torch.int16), half(5, 4)], [b.out((3, 4), torch.float16)]),
 }  # fmt: skip
 
 
+ALONE = {"FlashAttentionScore"}
+"""Kernels with limits of their own, which the tests of their library name."""
+
+
 def test_every_limit_refuses_in_its_own_words(bench):
     """acme-x1 states no gap that a copy could not skip, so there that limit holds for whatever comes."""
     for kernel in bench.kernels:
-        for limit in kernel.limits:
+        for limit in kernel.limits if kernel.name not in ALONE else ():
             intent = BREAKING[kernel.kind, limit.words](bench)
             if limit.words == APART and bench.chip.vendor == "acme":
                 assert limit.holds(bench.chip, intent)

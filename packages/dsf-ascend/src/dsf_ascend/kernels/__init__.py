@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dsf_ascend.kernels import attention, matmul, vector
+from dsf_ascend.kernels import attention, flash, matmul, products, vector
 
 __all__ = ["KERNELS"]
 
-KERNELS = (*matmul.KERNELS, *attention.KERNELS, *vector.KERNELS)
+KERNELS = (*matmul.KERNELS, *flash.KERNELS, *attention.KERNELS, *products.KERNELS, *vector.KERNELS)

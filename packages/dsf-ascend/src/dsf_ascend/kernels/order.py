@@ -45,7 +45,7 @@ class Tagged:
 
     def load(self, k: Affine, depth: int, half: Affine) -> None:
         self.b("DataCopy.GM2L1", self._l1_a(half, 0, depth, depth), self.tile.a(k, depth))
-        self.b("DataCopy.GM2L1", self._l1_b(half, 0, depth, depth), self.tile.w(k, depth))
+        self.tile.load_w("DataCopy.GM2L1", self._l1_b(half, 0, depth, depth), k, depth)
 
     def to_l0(self, half: Affine, k: Affine, depth: int, width: int, side: Affine) -> tuple[Operand, Operand]:
         a = self._l0("L0A", self.product.a, side, self.tile.m, width)

@@ -5,11 +5,7 @@ The generators are the shared ones of dsf.kernels; the instruction table that th
 
 from __future__ import annotations
 
-from functools import partial
-
-from dsf.kernels import rowwise
-from dsf.kernels.kernel import Kernel
-from dsf.kernels.reference import REFERENCES, ROUNDINGS
+from dsf.kernels.shared import library
 
 __all__ = ["KERNELS"]
 
@@ -24,12 +20,14 @@ NAMES = {
     "reduce": "Reduce",
     "arg_reduce": "ArgMax",
     "cumsum": "Cumsum",
+    "index": "GatherV2",
+    "gather": "Gather",
+    "scatter": "Scatter",
+    "index_put": "IndexPutImpl",
+    "kv_append": "ScatterUpdate",
+    "sort": "Sort",
+    "top_k": "Topk",
+    "histogram": "Histc",
 }
 
-KERNELS = tuple(
-    Kernel(
-        name, kind, "ascend", partial(getattr(rowwise, kind), name=name), REFERENCES[kind],
-        rowwise.LIMITS.get(kind, ()), ROUNDINGS[kind], f"aclnn{name}",
-    )
-    for kind, name in NAMES.items()
-)  # fmt: skip
+KERNELS = tuple(library("ascend", {kind: (name, f"aclnn{name}") for kind, name in NAMES.items()}))

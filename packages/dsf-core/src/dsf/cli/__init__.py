@@ -16,6 +16,7 @@ import click
 from dsf import errors
 from dsf.cli.chips import chips
 from dsf.cli.disasm import disasm
+from dsf.cli.intents import intents
 from dsf.cli.isa import isa
 from dsf.cli.run import run
 from dsf.cli.switches import Switches, version_option
@@ -52,6 +53,7 @@ def _show(switches: Switches, value: object) -> int:
 
 commands.add_command(chips)
 commands.add_command(run)
+commands.add_command(intents)
 commands.add_command(isa)
 commands.add_command(disasm)
 commands.add_command(tune)

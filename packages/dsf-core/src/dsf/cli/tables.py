@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from dsf.isa.manual import Chapter, Entry, Manual, OperandEntry
     from dsf.kernels.learn import Learned
     from dsf.models import Answer
+    from dsf.models.wants import Row as IntentRow
+    from dsf.models.wants import Wants
     from dsf.reports import Report
     from dsf.survey import Chips
     from dsf.survey import Line as ChipLine
@@ -26,7 +28,7 @@ __all__ = ["present"]
 PIPE_WIDTH = 140  # columns of a table whose reader is no terminal
 GAP = 2  # spaces between two columns
 INDENT, DEEPER = 4, 6  # columns before a sentence below a heading, and before the lines that it goes on in
-PROSE = ("what", "because")  # columns of words, which may be wrapped
+PROSE = ("what", "because", "inputs", "outputs")  # columns of words, which may be wrapped
 
 
 def present(value: Any, as_json: bool) -> None:
@@ -288,6 +290,63 @@ def _learned(learned: Learned) -> Iterator[Any]:
         yield _Indented(f"one candidate, so nothing to choose: {', '.join(alone)}")
 
 
+def _wants(found: Wants) -> Iterator[Any]:
+    """The graph of one layer, then the coverage of the whole step."""
+    cover = found.coverage
+    yield (
+        f"{found.model} ({found.parameters:,} parameters), {found.step} of {found.batch} x "
+        f"{found.length if found.step != 'decode' else 1}, from {found.source}"
+    )
+    yield ""
+    at = (
+        f"layer {found.layers.index(found.layer)} of {len(found.layers)}, {found.layer}" if found.layer else "the whole"
+    )
+    columns = ("#", "intent", "inputs", "outputs", "what", "as", "in")
+    table = _Table(at, columns, right=("#",), spare=("in",))
+    for row in found.graph:
+        ins, outs = (" ".join(map(str, side)) for side in (row.inputs, row.outputs))
+        table.add_row(str(row.index), row.kind, ins, outs, _said(row), row.group, _below(row, found.layer))
+    yield table
+    yield ""
+    yield (
+        f"in named intents, over the whole step: {cover.flops_share:.2%} of {cover.flops:,} matrix FLOPs, "
+        f"{cover.operations_share:.2%} of {cover.operations:,} operations"
+    )
+    yield ""
+    yield _kinds_of(found)
+    yield ""
+    if cover.groups:
+        groups = ", ".join(f"{row.groups} {row.kind} of {row.intents} intents" for row in cover.groups)
+        yield f"parts of a whole: {groups}"
+        yield ""
+    yield _opaque(found) if cover.opaque else "opaque: none"
+
+
+def _said(row: IntentRow) -> str:
+    """The attributes but for those that say no."""
+    said = {name: f"{value:.5g}" if isinstance(value, float) else value for name, value in row.attrs.items()}
+    return ", ".join(str(v) if name == "expr" else f"{name}={v}" for name, v in said.items() if v is not False)
+
+
+def _below(row: IntentRow, layer: str) -> str:
+    return row.scope.removeprefix(layer).removeprefix(".")
+
+
+def _kinds_of(found: Wants) -> Any:
+    table = _Table("kinds", ("intent", "count", "operations", "GFLOP"), right=("count", "operations", "GFLOP"))
+    for row in found.coverage.kinds:
+        table.add_row(row.kind, f"{row.intents:,}", f"{row.operations:,}", f"{row.flops / 1e9:,.3f}")
+    return table
+
+
+def _opaque(found: Wants) -> Any:
+    columns = ("opaque", "count", "GFLOP", "first in", "because")
+    table = _Table("", columns, right=("count", "GFLOP"))
+    for row in found.coverage.opaque:
+        table.add_row(row.target, f"{row.count:,}", f"{row.flops / 1e9:,.3f}", row.scope, row.why)
+    return table
+
+
 def _listed(line: Line, width: int) -> str:
     text = f"{'  ' * line.depth}{line.text}"
     counted = f"{text:{width}}  # {line.cycles:,} cycles x {line.runs:,}" if line.cycles is not None else text
@@ -383,5 +442,6 @@ _SHOWN: dict[str, Callable[[Any], Iterator[Any]]] = {
     "Entry": _entry,
     "Disassembly": _disassembly,
     "Learned": _learned,
+    "Wants": _wants,
 }
 """By the name of the value's class, so that nothing is imported here that a command did not need: torch above all."""

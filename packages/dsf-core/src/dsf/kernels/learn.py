@@ -36,7 +36,7 @@ __all__ = [
 
 Watch = Callable[[str, int, int], None]
 
-SHAPES = {"linear": 1600, "matmul": 1200, "attention": 240}
+SHAPES = {"linear": 1600, "matmul": 1200, "attention": 100}
 FEW = 60  # shapes of any other kind
 JUDGED = 0.2  # of as many unseen ones as were learned from
 EDGES = (4, 16, 64, 256)

@@ -17,9 +17,13 @@ from dsf.intent.meaning import meaning
 from dsf.isa.families import in_range
 from dsf.kernels.kernel import EXACT, Rounding
 
-__all__ = ["REFERENCES", "ROUNDINGS"]
+__all__ = ["REFERENCES", "ROUNDINGS", "plain"]
 
 Reference = Callable[..., tuple[torch.Tensor, ...]]
+
+
+plain: Reference = meaning
+"""The kind's meaning is the kernel's reference where it rounds as the kernel does."""
 
 
 def _rms_norm(intent: Intent, x: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -92,15 +96,43 @@ def _embedding(intent: Intent, ids: torch.Tensor, table: torch.Tensor) -> tuple[
     return meaning(intent, ids, table)
 
 
+def _by_index(place: int) -> Reference:
+    """Movement along one dimension by the index that is input *place*."""
+
+    def reference(intent: Intent, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        in_range(inputs[place], inputs[0].shape[intent.attr("dim")])
+        return meaning(intent, *inputs)
+
+    return reference
+
+
+def _by_indices(first: int) -> Reference:
+    """Movement by the indices from input *first* on, which may count from the end."""
+
+    def reference(intent: Intent, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        for index, dim in zip(inputs[first:], intent.attr("dims"), strict=True):
+            size = inputs[0].shape[dim]
+            in_range(torch.where(index < 0, index + size, index), size)
+        return meaning(intent, *inputs)
+
+    return reference
+
+
 REFERENCES: dict[str, Reference] = {
     "rms_norm": _rms_norm,
     "layer_norm": _layer_norm,
     "gated_activation": _gated_activation,
     "softmax": _softmax,
-    **dict.fromkeys(("rotary", "concat", "arg_reduce", "elementwise", "copy", "fill", "iota"), meaning),
+    **dict.fromkeys(("rotary", "concat", "arg_reduce", "elementwise", "copy", "fill", "iota", "sort", "top_k",
+                     "histogram"), meaning),
     "reduce": _reduce,
     "cumsum": _cumsum,
     "embedding": _embedding,
+    "index": _by_indices(1),
+    "index_put": _by_indices(2),
+    "gather": _by_index(1),
+    "scatter": _by_index(1),
+    "kv_append": _by_index(2),
 }  # fmt: skip
 """The plain meaning is a kind's reference where the generator rounds exactly as torch's own operators do."""
 
@@ -118,5 +150,25 @@ ROUNDINGS: dict[str, Rounding] = {
     "elementwise": Rounding(
         1, 32, "each step rounded as written; functions in fp32 by other means than torch's, gelu most"
     ),
-    **dict.fromkeys(("rotary", "embedding", "concat", "arg_reduce", "copy", "fill", "iota"), EXACT),
+    **dict.fromkeys(
+        ("scatter", "index_put"), Rounding(8, 8, "what is added is rounded to the result's format each time")
+    ),
+    **dict.fromkeys(
+        (
+            "rotary",
+            "embedding",
+            "concat",
+            "arg_reduce",
+            "copy",
+            "fill",
+            "iota",
+            "index",
+            "gather",
+            "kv_append",
+            "sort",
+            "top_k",
+            "histogram",
+        ),
+        EXACT,
+    ),
 }

@@ -26,7 +26,7 @@ from dsf.kernels.vector import Lane, Stream, Tile, declare, reach, scratch_of, v
 
 __all__ = [
     "LIMITS", "arg_reduce", "concat", "cumsum", "embedding", "gated_activation", "layer_norm", "masked_softmax",
-    "reduce", "rms_norm", "rotary", "softmax",
+    "moved_last", "reduce", "reduce_into", "rms_norm", "rotary", "softmax",
 ]  # fmt: skip
 
 
@@ -224,13 +224,27 @@ def reduce(target: Target, intent: Intent, name: str = "reduce") -> Program:
     b = target.builder(name)
     b.param("x", "in", reach(x))
     b.param("y", "out", reach(y))
-    source = _Rows(0, x.dtype, tuple(x.stride[d] for d in kept), walked(x, dims))
+    out = evolve(y, shape=(*reduction.kept, 1), stride=(*kept_strides(y, dims, intent.attr("keepdim")), 1))
+    _reduced(b, reduction, 0, x, dims, Stream(1, "out", out))
+    return b.build()
+
+
+def reduce_into(
+    b: Builder, target: Target, op: str, param: int, x: Window, dims: tuple[int, ...], result: Stream
+) -> None:
+    """Phases that reduce *x*, which parameter *param* holds, over *dims*; *result* has a last dimension of size 1."""
+    kept = tuple(n for d, n in enumerate(x.shape) if d not in dims)
+    reduction = _Reduction(target, op, kept, result.window.dtype, prod(x.shape[d] for d in dims))
+    _reduced(b, reduction, param, x, dims, result)
+
+
+def _reduced(b: Builder, reduction: _Reduction, param: int, x: Window, dims: tuple[int, ...], result: Stream) -> None:
+    kept = [d for d in range(len(x.shape)) if d not in dims]
+    source = _Rows(param, x.dtype, tuple(x.stride[d] for d in kept), walked(x, dims))
     while len(source.walk) > 1 or source.walk[0][0] > reduction.longest:
         source = reduction.shortened(b, source)
-    out = evolve(y, shape=(*reduction.kept, 1), stride=(*kept_strides(y, dims, intent.attr("keepdim")), 1))
-    with b.phase(target.core_of(target.row("load"))):
-        reduction.emit(b, source.stream(reduction.kept), Stream(1, "out", out), last=True)
-    return b.build()
+    with b.phase(reduction.target.core_of(reduction.target.row("load"))):
+        reduction.emit(b, source.stream(reduction.kept), result, last=True)
 
 
 def walked(window: Window, dims: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
@@ -496,16 +510,33 @@ def _even(chip: Chip, intent: Intent) -> bool:
     return intent.inputs[0].shape[-1] % 2 == 0
 
 
+def _has_weight(chip: Chip, intent: Intent) -> bool:
+    return bool(intent.attr("has_weight"))
+
+
+def _plain_halves(chip: Chip, intent: Intent) -> bool:
+    x, cos, _ = intent.inputs
+    return intent.attr("style") == "half" and intent.attr("compute") is None and cos.shape == x.shape
+
+
 def _whole_ids(chip: Chip, intent: Intent) -> bool:
     return intent.inputs[0].dtype in (torch.int32, torch.int64)
 
 
 FORMATS = Limit("operands and result are fp16, bf16 or fp32", _floats)
 LIMITS: dict[str, tuple[Limit, ...]] = {
-    "rms_norm": (FORMATS, Limit("the mean of squares is wanted in fp32 at most", _in_single)),
+    "rms_norm": (
+        FORMATS,
+        Limit("the mean of squares is wanted in fp32 at most", _in_single),
+        Limit("there is a weight", _has_weight),
+    ),
     "layer_norm": (FORMATS,),
     "gated_activation": (FORMATS,),
-    "rotary": (FORMATS, Limit("the head dimension is even", _even)),
+    "rotary": (
+        FORMATS,
+        Limit("the head dimension is even", _even),
+        Limit("halves are turned, in x's format, by as many cosines", _plain_halves),
+    ),
     "softmax": (FORMATS,),
     "embedding": (Limit("ids are int32 or int64", _whole_ids),),
 }

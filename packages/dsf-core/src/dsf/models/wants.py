@@ -1,0 +1,192 @@
+"""What a model wants: the graph of one of its layers as intents, and how much of the whole step is understood."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from attrs import field, frozen
+
+from dsf import errors
+from dsf.intent.coverage import Coverage, coverage
+from dsf.intent.expression import text
+from dsf.intent.ir import Intent
+from dsf.intent.tape import Region
+from dsf.models.capture import Part, Step, capture
+from dsf.models.named import named
+from dsf.segments import unit
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["Operand", "Row", "Wants", "wants"]
+
+
+@frozen
+class Operand:
+    """A tensor of the graph: *value* is the number of the buffer that it lies in, counted from the layer's first."""
+
+    value: int
+    region: Region
+
+    def __str__(self) -> str:
+        dtype = str(self.region.dtype).removeprefix("torch.")
+        return f"%{self.value}[{','.join(map(str, self.region.shape))}].{_SHORT.get(dtype, dtype)}"
+
+    def to_json(self) -> dict[str, Any]:
+        window = self.region.window
+        dtype = str(window.dtype).removeprefix("torch.")
+        return {"value": self.value, "shape": list(window.shape), "stride": list(window.stride),
+                "offset": window.offset, "dtype": dtype}  # fmt: skip
+
+
+_SHORT = {"bfloat16": "bf16", "float16": "f16", "float32": "f32", "float64": "f64", "int64": "i64", "int32": "i32"}
+
+
+@frozen
+class Row:
+    """One intent of the graph; *scope* is the path of the module that asked for it, *targets* what torch recorded."""
+
+    index: int
+    kind: str
+    attrs: dict[str, Any]
+    inputs: tuple[Operand, ...]
+    outputs: tuple[Operand, ...]
+    group: str
+    scope: str
+    module: str
+    targets: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "index": self.index, "kind": self.kind, "attributes": self.attrs,
+            "inputs": [operand.to_json() for operand in self.inputs],
+            "outputs": [operand.to_json() for operand in self.outputs],
+            "group": self.group or None, "scope": self.scope, "module": self.module, "operations": list(self.targets),
+        }  # fmt: skip
+
+
+@frozen(eq=False)
+class Wants:
+    """The answer of `wants`: *layer* is the one shown of *layers*, by the paths of their modules."""
+
+    model: str
+    source: str
+    parameters: int
+    step: str
+    batch: int
+    length: int
+    layers: tuple[str, ...]
+    layer: str
+    graph: tuple[Row, ...]
+    coverage: Coverage
+    parts: tuple[Part, ...] = field(repr=False)
+
+    @property
+    def findings(self) -> tuple[Any, ...]:
+        """What stayed opaque."""
+        return self.coverage.opaque
+
+    def to_json(self) -> dict[str, Any]:
+        """The same as plain data."""
+        return {
+            "model": self.model, "source": self.source, "parameters": self.parameters, "step": self.step,
+            "batch": self.batch, "length": self.length, "layers": list(self.layers), "layer": self.layer,
+            "graph": [row.to_json() for row in self.graph], "coverage": self.coverage.to_json(),
+        }  # fmt: skip
+
+
+def wants(
+    name: str,
+    *,
+    batch: int = 1,
+    length: int = 128,
+    decode: bool = False,
+    layer: int = 0,
+    dtype: torch.dtype | None = None,
+    watch: Callable[[str], None] = lambda stage: None,
+) -> Wants:
+    """What the model called *name* wants in its prefill of *length* tokens or, with *decode*, in the step after it, and
+    the graph of its layer number *layer*. No chip is needed and none may be enabled; nothing is computed."""
+    watch("the model")
+    given = named(name, dtype)
+    parameters = sum(p.numel() for p in given.model.parameters())
+    _check_length(name, given.model, length + decode)
+    try:
+        steps = capture(given.model, given.inputs, batch=batch, length=length, decode=decode, watch=watch)
+    except errors.DsfError:
+        raise
+    except Exception as cause:
+        raise errors.ModelError(
+            "DSF-C019", f"{name}: its forward cannot be recorded ({type(cause).__name__}: {cause}); DSF calls it with "
+            f"{'its own inputs' if given.inputs else 'inputs made from its configuration'}"
+        ) from cause  # fmt: skip
+    if decode and len(steps) < 2:
+        raise errors.ModelError("DSF-C020", f"{name}: this model has no decode step; leave out --decode")
+    step = steps[-1]
+    layers = layers_of(step)
+    if not 0 <= layer < len(layers):
+        raise errors.ModelError(
+            "DSF-C021", f"{name}: layer {layer} was asked for; its {step.name} has layers 0 to {len(layers) - 1} "
+            f"({layers[0] or 'all of it'} to {layers[-1] or 'all of it'})"
+        )  # fmt: skip
+    shown = tuple(part for part in step.parts if _path(part) == layers[layer])
+    return Wants(
+        given.title, given.source, parameters, step.name, batch, length, layers, layers[layer], tuple(_rows(shown)),
+        coverage((len(part.segment.ops), part.intents) for part in step.parts), shown,
+    )  # fmt: skip
+
+
+def _check_length(name: str, model: Any, length: int) -> None:
+    """A table of positions is read at every token: beyond its end there is no row, and without numbers nobody sees."""
+    config = getattr(model, "config", None)
+    most = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None)
+    if getattr(model, "main_input_name", "") == "input_ids" and most is not None and length > most:
+        raise errors.ModelError(
+            "DSF-C022", f"{name}: {length} tokens; its positions end at {most}; ask for fewer with --seq-len"
+        )
+
+
+def layers_of(step: Step) -> tuple[str, ...]:
+    """The repeated modules of *step* in order of first use; the one empty path if it has none."""
+    paths = dict.fromkeys(_path(part) for part in step.parts)
+    return tuple(path for path in paths if path) or ("",)
+
+
+def _path(part: Part) -> str:
+    return unit(part.segment.ops[0].scope.path)
+
+
+def _rows(parts: tuple[Part, ...]) -> Iterator[Row]:
+    numbers: dict[int, int] = {}
+    count = 0
+    for part in parts:
+        for intent in part.intents:
+            yield _row(count, part, intent, numbers)
+            count += 1
+
+
+def _row(index: int, part: Part, intent: Intent, numbers: dict[int, int]) -> Row:
+    def operands(regions: tuple[Region, ...]) -> tuple[Operand, ...]:
+        whole = part.segment.buffers
+        return tuple(Operand(numbers.setdefault(whole[r.buffer], len(numbers)), r) for r in regions)
+
+    ops = [part.segment.ops[number] for number in intent.ops]
+    group = f"{intent.group.kind} {intent.group.role}" if intent.group else ""
+    return Row(
+        index, intent.kind, _attributes(intent), operands(intent.inputs), operands(intent.outputs), group,
+        ops[-1].scope.path, ops[-1].scope.module, tuple(op.target for op in ops),
+    )  # fmt: skip
+
+
+def _attributes(intent: Intent) -> dict[str, Any]:
+    """The attributes as plain data; of an opaque intent the operator alone, whose arguments are operands."""
+    if intent.kind == "opaque":
+        return {"target": str(intent.attr("target"))}
+    return {name: text(value) if name == "expr" else _plain(value) for name, value in intent.attrs}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return value if isinstance(value, bool | int | float | str | None) else str(value).removeprefix("torch.")
