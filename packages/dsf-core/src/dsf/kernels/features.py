@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 __all__ = ["FRACTAL", "Feature", "Sizes", "bucket", "feature", "product_sizes", "sizes"]
 
 Sizes = dict[str, int]
+SIZES = frozenset((
+    "m", "n", "k", "batch", "item", "transposed", "cores", "heads", "groups", "queries", "keys", "width",
+    "value_width", "causal", "mask", "rows", "columns", "operands", "integer", "double",
+))  # fmt: skip
 FRACTAL = 16  # elements: what matrix engines round rows and columns up to
 BUCKET = 128  # sizes that grow from step to step count as alike within this many
 
@@ -115,10 +119,10 @@ class Feature:
 
 @cache
 def feature(name: str) -> Feature:
-    """The feature called *name*; a KeyError where there is no such form."""
-    if found := re.fullmatch(r"([a-z_]+)%(\d+)", name):
+    """The feature called *name*; a KeyError where there is none."""
+    if (found := re.fullmatch(r"([a-z_]+)%(\d+)", name)) and found[1] in SIZES:
         size, step = found[1], int(found[2])
         return Feature(name, name, lambda sizes: sizes[size] % step)
-    if re.fullmatch(r"[a-z_]+", name):
+    if name in SIZES:
         return Feature(name, name.replace("_", " "), lambda sizes: sizes[name])
     raise KeyError(name)

@@ -196,7 +196,11 @@ def parse(document: dict[str, Any], chip: Chip) -> Trees:
 def _tree(kind: str, data: dict[str, Any]) -> Tree:
     ranges = tuple((name, (int(low), int(high))) for name, (low, high) in data["range"].items())
     kernels = {str(name): tuple(map(tuple, tiles)) for name, tiles in data["kernels"].items()}
-    return Tree(kind, kernels, ranges, _node(data["root"], 0))
+    tree = Tree(kind, kernels, ranges, _node(data["root"], 0))
+    unknown = {name for leaf in tree.leaves() for name, _ in leaf.order} - set(kernels)
+    if unknown:
+        raise ValueError(f"the tree for {kind} prefers {sorted(unknown)[0]}, which is not among its kernels")
+    return tree
 
 
 def _node(data: dict[str, Any], depth: int) -> Node | Leaf:

@@ -68,7 +68,8 @@ class Row:
 
 @frozen(eq=False)
 class Wants:
-    """The answer of `wants`: *layer* is the one shown of *layers*, by the paths of their modules."""
+    """The answer of `wants`: *layer* is the one shown of *layers*, by the paths of their modules; *parts* are its own,
+    *step_parts* those of the whole step."""
 
     model: str
     source: str
@@ -81,6 +82,7 @@ class Wants:
     graph: tuple[Row, ...]
     coverage: Coverage
     parts: tuple[Part, ...] = field(repr=False)
+    step_parts: tuple[Part, ...] = field(default=(), repr=False)
 
     @property
     def findings(self) -> tuple[Any, ...]:
@@ -133,7 +135,7 @@ def wants(
     shown = tuple(part for part in step.parts if _path(part) == layers[layer])
     return Wants(
         given.title, given.source, parameters, step.name, batch, length, layers, layers[layer], tuple(_rows(shown)),
-        coverage((len(part.segment.ops), part.intents) for part in step.parts), shown,
+        coverage((len(part.segment.ops), part.intents) for part in step.parts), shown, step.parts,
     )  # fmt: skip
 
 
