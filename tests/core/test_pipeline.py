@@ -288,8 +288,8 @@ def test_under_strict_a_fallback_is_an_error_that_names_operation_and_line(write
     x = tape.put(torch.randn(4, 8))
     tape.op("cummax.default", x, 1, keep=True, line=41)
     sentence = (
-        "DSF-F001: aten.cummax.default (recorded at model.py:41) would run on the host, which strict forbids: no kernel "
-        "of this kind is offered; enable without strict to have it priced and counted"
+        "DSF-F001: aten.cummax.default (recorded at model.py:41) would run on the host, which strict forbids: no "
+        "kernel of this kind is offered; enable without strict to have it priced and counted"
     )
     with pytest.raises(errors.FallbackError, match=f"^{re.escape(sentence)}$"):
         tape.run()
