@@ -153,6 +153,19 @@ def test_it_trains_through_the_function(npu) -> None:
     torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-4, atol=1e-5)
 
 
+def test_autocast_and_transforms_see_the_function_itself(npu) -> None:
+    npu("operator")
+
+    @dsf.intent("matmul")
+    def product(a, b):
+        return a @ b
+
+    a, b = torch.randn(2, 3, 4).to("npu"), torch.randn(4, 5).to("npu")
+    with torch.autocast("npu", dtype=torch.bfloat16):
+        assert product(a[0], b).dtype is torch.bfloat16
+    assert torch.vmap(product, in_dims=(0, None))(a, b).shape == (2, 3, 5)
+
+
 def test_the_meaning_is_checked_once_for_each_form_of_the_operands(npu) -> None:
     calls = []
 
@@ -203,8 +216,8 @@ def test_a_function_that_means_something_else_is_told_where_and_by_how_much(npu)
     with pytest.raises(
         errors.MeaningError,
         match=r"^DSF-T010: .*forgets_the_weight does not mean a rms_norm: for random x \(2, 8\), weight \(8,\) its y "
-        r"at \(\d, \d\) is -?[\d.]+, a rms_norm with compute=float32, eps=1e-05, weight_after_cast=True gives -?[\d.]+, "
-        r"and [\d.e-]+ of difference is allowed in float32; a rms_norm is n = x \* rsqrt",
+        r"at \(\d, \d\) is -?[\d.]+, a rms_norm with compute=float32, eps=1e-05, weight_after_cast=True gives -?[\d.]+"
+        r", and [\d.e-]+ of difference is allowed in float32; a rms_norm is n = x \* rsqrt",
     ):
         forgets_the_weight(torch.randn(2, 8).to("npu"), torch.randn(8).to("npu"))
 

@@ -234,8 +234,10 @@ class _Declaration:
 
 
 def _looked_into(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Does autograd, a mode or a tensor class want to see what happens inside?"""
-    if _get_current_dispatch_mode() is not None:
+    """Does autograd, autocast, a transform, a mode or a tensor class want to see what happens inside?"""
+    if _get_current_dispatch_mode() is not None or torch._C._functorch.maybe_current_level() is not None:
+        return True
+    if torch.is_autocast_enabled(device.name()):
         return True
     tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)]
     if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):

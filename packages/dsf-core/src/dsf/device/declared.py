@@ -10,13 +10,18 @@ import torch
 from dsf.device.blocks import new
 from dsf.device.flushing import flush
 from dsf.device.handles import layout
-from dsf.device.kernels import _Call
+from dsf.device.kernels import Call
 from dsf.device.scopes import here, site
 from dsf.device.tape import intern, lock, recorder, window
 from dsf.intent.operators import DECLARED
 from dsf.intent.tape import Slot
 
-__all__ = ["is_ours", "record"]
+__all__ = ["is_ours", "name", "record"]
+
+
+def name() -> str:
+    """What torch calls the emulated device."""
+    return recorder.name
 
 
 def is_ours(value: Any) -> bool:
@@ -31,7 +36,7 @@ def record(
     device, meta will do)."""
     with lock:
         recorder.needs()
-        call = _Call(indexing=False)
+        call = Call(indexing=False)
         call.describe(tensors)
         if len(recorder.log) >= recorder.cap:
             flush()
