@@ -7,10 +7,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dsf.intent import Intent, Pattern, key, parse
+from dsf.intent.chains import MAX_INPUTS, MAX_NODES
 from dsf.intent.expression import text
 from dsf.intent.graph import Graph
 from dsf.intent.operators import build
-from dsf.intent.parse import MAX_INPUTS, MAX_NODES
 from dsf.intent.patterns import Match
 
 f32, f16 = torch.float32, torch.float16

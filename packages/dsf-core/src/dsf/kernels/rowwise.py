@@ -496,16 +496,33 @@ def _even(chip: Chip, intent: Intent) -> bool:
     return intent.inputs[0].shape[-1] % 2 == 0
 
 
+def _has_weight(chip: Chip, intent: Intent) -> bool:
+    return bool(intent.attr("has_weight"))
+
+
+def _plain_halves(chip: Chip, intent: Intent) -> bool:
+    x, cos, _ = intent.inputs
+    return intent.attr("style") == "half" and intent.attr("compute") is None and cos.shape == x.shape
+
+
 def _whole_ids(chip: Chip, intent: Intent) -> bool:
     return intent.inputs[0].dtype in (torch.int32, torch.int64)
 
 
 FORMATS = Limit("operands and result are fp16, bf16 or fp32", _floats)
 LIMITS: dict[str, tuple[Limit, ...]] = {
-    "rms_norm": (FORMATS, Limit("the mean of squares is wanted in fp32 at most", _in_single)),
+    "rms_norm": (
+        FORMATS,
+        Limit("the mean of squares is wanted in fp32 at most", _in_single),
+        Limit("there is a weight", _has_weight),
+    ),
     "layer_norm": (FORMATS,),
     "gated_activation": (FORMATS,),
-    "rotary": (FORMATS, Limit("the head dimension is even", _even)),
+    "rotary": (
+        FORMATS,
+        Limit("the head dimension is even", _even),
+        Limit("halves are turned, in x's format, by as many cosines", _plain_halves),
+    ),
     "softmax": (FORMATS,),
     "embedding": (Limit("ids are int32 or int64", _whole_ids),),
 }
