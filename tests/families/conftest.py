@@ -39,10 +39,7 @@ FAMILIES = (*GENERATING, *ENCODING)
 """One preset of every structure; the other presets differ from one of these in size alone."""
 
 UNREAD = {
-    "bloom-7b1": "attention by baddbmm, with ALiBi [modeling_bloom.py], is not yet read as one intent",
-    "mpt-7b": "attention step by step, with ALiBi [modeling_mpt.py], is not yet read as one intent",
-    "gemma2-9b": "attention step by step, with a soft cap [modeling_gemma2.py], is not yet read as one intent",
-    "t5-small": "T5LayerNorm [modeling_t5.py] is not yet read as one intent",
+    "mpt-7b": "attention with ALiBi in float32 beside 16-bit scores [modeling_mpt.py] is not yet read as one intent",
 }
 """Families of which something is still in pieces, and what."""
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tests.families.conftest import recorded
 
 from dsf.intent.coverage import Coverage, coverage
 from dsf.models.build import on_meta
 from dsf.models.capture import capture
 from dsf.models.presets import names, preset
-from tests.families.conftest import recorded
 
 FLOPS, OPERATIONS = 0.98, 0.95
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+from tests.families.conftest import recorded, unread
 
 from dsf.models.capture import Step
-from tests.families.conftest import recorded, unread
 
 
 def counts(name: str) -> Counter[str]:
@@ -32,7 +32,7 @@ LAYERS = {
 """Attentions: one a layer; T5's decoder has two."""
 
 
-@pytest.mark.parametrize("name", unread(LAYERS, "bloom-7b1", "mpt-7b", "gemma2-9b"))
+@pytest.mark.parametrize("name", unread(LAYERS, "mpt-7b"))
 def test_every_layer_has_its_attention(name: str) -> None:
     assert counts(name)["attention"] == LAYERS[name]
 
@@ -46,7 +46,7 @@ RMS = {
 comes out of a block; T5's encoder has two and its decoder three."""
 
 
-@pytest.mark.parametrize("name", unread(RMS, "t5-small"))
+@pytest.mark.parametrize("name", RMS)
 def test_every_root_mean_square_norm_is_one(name: str) -> None:
     found = counts(name)
     assert found["rms_norm"] + found["add_rms_norm"] == RMS[name]
@@ -96,7 +96,8 @@ def test_a_residual_network_is_its_convolutions() -> None:
 
 def test_a_unet_block_is_convolutions_group_norms_and_two_attentions() -> None:
     found = counts("sd15-unet-block")
-    assert (found["convolution"], found["group_norm"], found["layer_norm"], found["attention"]) == (4, 3, 3, 2)
+    assert (found["convolution"], found["group_norm"], found["attention"]) == (4, 3, 2)
+    assert found["layer_norm"] + found["add_layer_norm"] == 3
     assert found["gated_activation"] == 1
 
 

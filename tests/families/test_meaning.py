@@ -17,11 +17,10 @@ from tests.families.conftest import (
     inputs,
     placed,
     tiny,
-    unread,
 )
 
 
-@pytest.mark.parametrize("name", unread(GENERATING, "bloom-7b1"))
+@pytest.mark.parametrize("name", GENERATING)
 def test_a_prompt_and_two_tokens_mean_what_was_recorded(name: str, readings: Callable[..., Readings]) -> None:
     model = tiny(name)
     arguments = inputs(model)
@@ -46,7 +45,7 @@ def test_a_forward_means_what_was_recorded(name: str, readings: Callable[..., Re
     assert [i for i in session.intents if i.kind == "opaque"] == []
 
 
-@pytest.mark.parametrize("name", unread(FAMILIES, "bloom-7b1"))
+@pytest.mark.parametrize("name", FAMILIES)
 def test_the_same_in_bfloat16_within_its_roundings(name: str, readings: Callable[..., Readings]) -> None:
     """An intent may round less often than the operations it stands for: a few units of the last place, 2**-8."""
     model = tiny(name, torch.bfloat16)

@@ -7,10 +7,10 @@ from importlib import metadata
 
 import pytest
 import torch
+from tests.families.conftest import Readings
 from torch.nn import functional as F
 
 from dsf import errors, models
-from tests.families.conftest import Readings
 
 TEXTS = ["A cat sat on the mat.", "A kitten was sitting on a rug.", "Stocks fell sharply on Thursday."]
 SOURCE = models.ENCODERS["all-minilm-l6-v2"]
@@ -35,9 +35,9 @@ def vectors(loaded: models.Loaded, where: str) -> torch.Tensor:
     """The mean of the last layer over each text's tokens, of length one [the model's card]."""
     words = loaded.tokenizer(TEXTS, padding=True, return_tensors="pt").to(where)
     with torch.no_grad():
-        hidden = loaded.model(**words)[0]
-    mask = words["attention_mask"].unsqueeze(-1)
-    return F.normalize((hidden * mask).sum(1) / mask.sum(1)).cpu()
+        hidden = loaded.model(**words)[0].cpu()
+    mask = words["attention_mask"].cpu().unsqueeze(-1)
+    return F.normalize((hidden * mask).sum(1) / mask.sum(1))
 
 
 def test_it_has_the_published_size(encoder: models.Loaded) -> None:
@@ -64,7 +64,9 @@ def test_every_intent_means_what_was_recorded(encoder: models.Loaded, readings: 
     encoder.model.to("cpu")
     wanted = vectors(encoder, "cpu")
     session = readings()
-    torch.testing.assert_close(vectors(models.Loaded(SOURCE, encoder.tokenizer, encoder.model.to("npu")), "npu"), wanted)
+    torch.testing.assert_close(
+        vectors(models.Loaded(SOURCE, encoder.tokenizer, encoder.model.to("npu")), "npu"), wanted
+    )
     encoder.model.to("cpu")
     kinds = [intent.kind for intent in session.intents]
     assert (kinds.count("attention"), kinds.count("opaque")) == (6, 0)
