@@ -13,6 +13,8 @@ from torch.nn import functional as F
 
 import dsf
 from dsf import device, errors
+from dsf.declare.samples import DECLARABLE
+from dsf.intent import KINDS
 
 BLOCK = 3
 
@@ -332,6 +334,12 @@ assert package is dsf.intent and package.parse is parse
 @pytest.mark.parametrize("form", ["", "import dsf.intent", "from dsf import intent", "from dsf.intent import KINDS"])
 def test_the_package_and_the_decorator_are_one_however_imported(form: str, run_python: Callable[..., Any]) -> None:
     run_python(FORMS.format(form=form))
+
+
+def test_every_kind_that_can_be_declared_is_documented_with_its_operands() -> None:
+    page = (Path(__file__).parents[3] / "docs/reference/python.md").read_text("utf-8")
+    rows = dict(re.findall(r"^\| `(\w+)` \| `([^`]*)` \| `", page, re.MULTILINE))
+    assert rows == {kind: " ".join(KINDS[kind].inputs) for kind in DECLARABLE}
 
 
 def test_an_unknown_name_of_dsf_is_an_attribute_error() -> None:
