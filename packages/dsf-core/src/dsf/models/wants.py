@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from dsf import errors
 from dsf.intent.coverage import Coverage, coverage
 from dsf.intent.expression import text
 from dsf.intent.ir import Intent
 from dsf.intent.tape import Region
+from dsf.intent.text import dump
 from dsf.models.capture import Part, Step, capture
 from dsf.models.named import named
 from dsf.segments import unit
@@ -19,7 +20,7 @@ from dsf.segments import unit
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Operand", "Row", "Wants", "wants"]
+__all__ = ["Listing", "Operand", "Row", "Wants", "layers_of", "wants"]
 
 
 @frozen
@@ -94,6 +95,35 @@ class Wants:
             "batch": self.batch, "length": self.length, "layers": list(self.layers), "layer": self.layer,
             "graph": [row.to_json() for row in self.graph], "coverage": self.coverage.to_json(),
         }  # fmt: skip
+
+
+@frozen(eq=False)
+class Listing:
+    """The graph of the layer in the text form of intents, which `dsf.intent.text.load` reads."""
+
+    wants: Wants
+
+    @property
+    def findings(self) -> tuple[Any, ...]:
+        """What stayed opaque."""
+        return self.wants.findings
+
+    @property
+    def text(self) -> str:
+        """A remark on what it is, then one intent a line, each segment with its own numbers of buffers."""
+        found = self.wants
+        where = f", layer {found.layer}" if found.layer else ""
+        return "".join([f"# {found.model}, {found.step}{where}\n", *map(_text, found.parts)])
+
+    def to_json(self) -> dict[str, Any]:
+        """The text and all that the graph has."""
+        return {**self.wants.to_json(), "text": self.text}
+
+
+def _text(part: Part) -> str:
+    """Equal layers share their intents: here each says the module that it is really from."""
+    ops = part.segment.ops
+    return dump([evolve(intent, scope=ops[intent.ops[-1]].scope, site=None) for intent in part.intents])
 
 
 def wants(
