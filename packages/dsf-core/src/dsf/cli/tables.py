@@ -16,9 +16,8 @@ if TYPE_CHECKING:
     from dsf.disassembly import Disassembly, Line
     from dsf.isa.manual import Chapter, Entry, Manual, OperandEntry
     from dsf.models import Answer
-    from dsf.models.wants import Listing
+    from dsf.models.wants import Listing, Wants
     from dsf.models.wants import Row as IntentRow
-    from dsf.models.wants import Wants
     from dsf.reports import Report
     from dsf.survey import Chips
     from dsf.survey import Line as ChipLine
