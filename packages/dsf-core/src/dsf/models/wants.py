@@ -169,9 +169,12 @@ def wants(
 
 def _check_length(name: str, model: Any, length: int) -> None:
     """A table of positions is read at every token: beyond its end there is no row, and without numbers nobody sees."""
+    from torch import nn
+
     config = getattr(model, "config", None)
     most = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None)
-    if getattr(model, "main_input_name", "") == "input_ids" and most is not None and length > most:
+    tables = {module.num_embeddings for module in model.modules() if isinstance(module, nn.Embedding)}
+    if getattr(model, "main_input_name", "") == "input_ids" and most in tables and length > most:
         raise errors.ModelError(
             "DSF-C022", f"{name}: {length} tokens; its positions end at {most}; ask for fewer with --seq-len"
         )
@@ -188,7 +191,7 @@ def _path(part: Part) -> str:
 
 
 def _rows(parts: tuple[Part, ...]) -> Iterator[Row]:
-    numbers: dict[int, int] = {}
+    numbers: dict[tuple[int, int], int] = {}  # by tape and buffer
     count = 0
     for part in parts:
         for intent in part.intents:
@@ -196,10 +199,11 @@ def _rows(parts: tuple[Part, ...]) -> Iterator[Row]:
             count += 1
 
 
-def _row(index: int, part: Part, intent: Intent, numbers: dict[int, int]) -> Row:
+def _row(index: int, part: Part, intent: Intent, numbers: dict[tuple[int, int], int]) -> Row:
     def operands(regions: tuple[Region, ...]) -> tuple[Operand, ...]:
-        whole = part.segment.buffers
-        return tuple(Operand(numbers.setdefault(whole[r.buffer], len(numbers)), r) for r in regions)
+        segment = part.segment
+        keys = [(id(segment.whole), segment.buffers[region.buffer]) for region in regions]
+        return tuple(Operand(numbers.setdefault(k, len(numbers)), r) for k, r in zip(keys, regions, strict=True))
 
     ops = [part.segment.ops[number] for number in intent.ops]
     group = f"{intent.group.kind} {intent.group.role}" if intent.group else ""
