@@ -43,6 +43,9 @@ WANTED = {  # so deep that every loop goes round several times, and even: 7680 i
     "sort": lambda b: ([half(48_000, 128)], [half(48_000, 128), index(48_000, 128)], {"descending": False, "dim": 1}),
     "grouped_linear": lambda b: ([half(3840, 7680), half(8, 7680, 7680), index(8)], [half(3840, 7680)],
                                  {"transposed": True}),
+    "add_rms_norm": lambda b: ([half(48_000, 512), half(48_000, 512), half(512)], [half(48_000, 512)] * 2,
+                               {"eps": 1e-5, "compute": torch.float32, "weight_after_cast": True}),
+    "quantise": lambda b: ([half(48_000, 512), half(48_000, 1)], [half(48_000, 512).char()], {"has_zero": False}),
     "concat": lambda b: ([half(48_000, 512)] * 2, [half(96_000, 512)], {"dim": 0}),
 }  # fmt: skip
 

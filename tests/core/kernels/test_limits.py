@@ -76,6 +76,19 @@ def grouped(bench, x=None, w=None, ends=None, out=None):
     return bench.intent("grouped_linear", [x, w, ends], [out], transposed=True)
 
 
+def add_norm(bench, kind, dtype, compute=torch.float32):
+    x = torch.ones(2, 4).to(dtype)
+    outs = [bench.out((2, 4), dtype), bench.out((2, 4), dtype)]
+    if kind == "add_layer_norm":
+        return bench.intent(kind, [x, x], outs, axes=1, eps=0.0, has_weight=False, has_bias=False)
+    return bench.intent(kind, [x, x, x[0]], outs, eps=1e-5, compute=compute, weight_after_cast=True)
+
+
+def group_norm(bench, x):
+    out = bench.out(x.shape, x.dtype)
+    return bench.intent("group_norm", [x], [out], groups=2, eps=0.0, has_weight=False, has_bias=False)
+
+
 INDEXED = "indices are int32 or int64"
 PUT = "what is put and where lies in other memory than the result"
 MATRICES = "operands are fp16, bf16 or fp32, both of one format"
@@ -110,6 +123,14 @@ BREAKING = {
         lambda b: attention(b, half(1, 1, 1, 8), half(1, 1, 200_000, 8), half(1, 1, 200_000, 8)),
     ("rms_norm", NUMBERS): lambda b: rms_norm(b, torch.int32),
     ("rms_norm", "the mean of squares is wanted in fp32 at most"): lambda b: rms_norm(b, compute=torch.float64),
+    ("add_rms_norm", NUMBERS): lambda b: add_norm(b, "add_rms_norm", torch.int32),
+    ("add_rms_norm", "the mean of squares is wanted in fp32 at most"):
+        lambda b: add_norm(b, "add_rms_norm", torch.float16, torch.float64),
+    ("add_layer_norm", NUMBERS): lambda b: add_norm(b, "add_layer_norm", torch.int32),
+    ("group_norm", NUMBERS): lambda b: group_norm(b, half(2, 4).int()),
+    ("group_norm", EMPTY): lambda b: group_norm(b, half(0, 4)),
+    ("quantise", "x and scale are floats of 32 bits at most, y of 8 whole bits"): lambda b: b.intent(
+        "quantise", [half(4), half(4)], [b.out((4,), torch.int16)], has_zero=False),
     ("layer_norm", NUMBERS): lambda b: b.intent(
         "layer_norm", [torch.ones(2, 4, dtype=torch.int64)], [b.out((2, 4), torch.int64)], axes=1, eps=0.0,
         has_weight=False, has_bias=False),

@@ -11,7 +11,11 @@ __all__ = ["KERNELS"]
 
 NAMES = {
     "rms_norm": "RmsNorm",
+    "add_rms_norm": "AddRmsNorm",
     "layer_norm": "LayerNorm",
+    "add_layer_norm": "AddLayerNorm",
+    "group_norm": "GroupNorm",
+    "quantise": "AscendQuant",
     "gated_activation": "SwiGlu",
     "rotary": "ApplyRotaryPosEmb",
     "softmax": "Softmax",

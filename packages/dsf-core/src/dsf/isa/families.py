@@ -22,8 +22,8 @@ from dsf.numerics.formats import by_dtype
 from dsf.numerics.rounding import Rounding
 
 __all__ = [
-    "add_block_gather", "add_copies", "add_indexed", "add_picks", "add_pointwise", "add_reductions", "add_scalar_forms", "add_scans",
-    "add_sorts", "add_vector_moves", "in_place", "in_range", "one_by_one",
+    "add_block_gather", "add_copies", "add_indexed", "add_picks", "add_pointwise", "add_reductions",
+    "add_scalar_forms", "add_scans", "add_sorts", "add_vector_moves", "in_place", "in_range", "one_by_one",
 ]  # fmt: skip
 
 OPERANDS = ("a", "b", "c")
