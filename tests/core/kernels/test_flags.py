@@ -46,6 +46,8 @@ WANTED = {  # so deep that every loop goes round several times, and even: 7680 i
     "add_rms_norm": lambda b: ([half(48_000, 512), half(48_000, 512), half(512)], [half(48_000, 512)] * 2,
                                {"eps": 1e-5, "compute": torch.float32, "weight_after_cast": True}),
     "quantise": lambda b: ([half(48_000, 512), half(48_000, 1)], [half(48_000, 512).char()], {"has_zero": False}),
+    "scaled_linear": lambda b: ([half(128, 7680).char(), half(6144, 7680).char(), half(128, 1), half(6144)],
+                                [half(128, 6144)], {"has_bias": False, "transposed": True}),
     "concat": lambda b: ([half(48_000, 512)] * 2, [half(96_000, 512)], {"dim": 0}),
 }  # fmt: skip
 
