@@ -29,9 +29,11 @@ NAMES = {
     "scatter": "Scatter",
     "index_put": "IndexPutImpl",
     "kv_append": "ScatterUpdate",
-    "sort": "Sort",
-    "top_k": "Topk",
+    "sort": "Sort.scalar",
+    "top_k": "Topk.scalar",
     "histogram": "Histc",
 }
 
-KERNELS = tuple(library("ascend", {kind: (name, f"aclnn{name}") for kind, name in NAMES.items()}))
+KERNELS = tuple(
+    library("ascend", {kind: (name, f"aclnn{name.removesuffix('.scalar')}") for kind, name in NAMES.items()})
+)
