@@ -22,11 +22,22 @@ from dsf.isa.program import affine, contiguous, dtype_name, torch_dtype
 from dsf.kernels.compile import Compiler, as_bits, streams_of
 from dsf.kernels.kernel import Limit
 from dsf.kernels.target import Target
-from dsf.kernels.vector import Lane, Stream, Tile, declare, reach, scratch_of, vector_nests, vector_program
+from dsf.kernels.vector import (
+    Lane,
+    Stream,
+    Tile,
+    declare,
+    reach,
+    scratch_of,
+    vector_nests,
+    vector_phase,
+    vector_program,
+)  # fmt: skip
 
 __all__ = [
-    "LIMITS", "arg_reduce", "concat", "cumsum", "embedding", "gated_activation", "layer_norm", "masked_softmax",
-    "moved_last", "reduce", "reduce_into", "rms_norm", "rotary", "softmax",
+    "LIMITS", "add_layer_norm", "add_rms_norm", "arg_reduce", "concat", "cumsum", "embedding", "gated_activation",
+    "group_norm", "layer_norm", "masked_softmax", "moved_last", "quantise", "reduce", "reduce_into", "rms_norm",
+    "rotary", "row_reduce", "softmax",
 ]  # fmt: skip
 
 
@@ -34,55 +45,180 @@ def rms_norm(target: Target, intent: Intent, name: str = "rms_norm") -> Program:
     """y = x * rsqrt(mean(x^2) + eps) * weight along the last dimension, in float32; x [..., C], weight [C]."""
     x, weight = intent.inputs
     y = intent.outputs[0]
-    dtype, eps, late = dtype_name(y.dtype), intent.attr("eps"), intent.attr("weight_after_cast")
     streams = [
         Stream(0, "in", x.window),
         Stream(1, "in", along_rows(weight.window, x.window)),
         Stream(2, "out", y.window),
     ]
+    norm = _RmsNorm(target, intent)
 
     def compute(lane: Lane, tiles: tuple[Tile, ...]) -> tuple[Tile, ...]:
-        c = Compiler(target, lane, tiles)
-        wide = lane.cast(tiles[0], "float32")
-        square = c.apply("mul", "float32", wide, wide)
-        mean = c.apply("mul", "float32", row_reduce(lane, "sum", square), lane.constant(1 / x.shape[-1], "float32"))
-        scale = c.apply("rsqrt", "float32", c.apply("add", "float32", mean, lane.constant(eps, "float32")))
-        normed = lane.op("mul", square, wide, scale)  # in its place: half the room for temporaries, twice the rows
-        if late:
-            return (c.apply("mul", dtype, lane.cast(normed, dtype), lane.cast(tiles[1], dtype)),)
-        return (lane.cast(c.apply("mul", "float32", normed, lane.cast(tiles[1], "float32")), dtype),)
+        return (norm(lane, *tiles),)
 
     return vector_program(target, name, streams, compute, whole_rows=True)
+
+
+def add_rms_norm(target: Target, intent: Intent, name: str = "add_rms_norm") -> Program:
+    """total = x + residual, rounded to its format; y = rms_norm(total, weight)."""
+    x, residual, weight = (r.window for r in intent.inputs)
+    y, total = (r.window for r in intent.outputs)
+    norm = _RmsNorm(target, intent)
+    streams = [
+        Stream(0, "in", x), Stream(1, "in", residual), Stream(2, "in", along_rows(weight, x)),
+        Stream(3, "out", y), Stream(4, "out", total),
+    ]  # fmt: skip
+
+    def compute(lane: Lane, tiles: tuple[Tile, ...]) -> tuple[Tile, ...]:
+        together = _sum_of(target, lane, tiles[0], tiles[1], dtype_name(total.dtype))
+        return norm(lane, together, tiles[2]), together
+
+    return vector_program(target, name, streams, compute, whole_rows=True)
+
+
+def _sum_of(target: Target, lane: Lane, x: Tile, residual: Tile, dtype: str) -> Tile:
+    """x + residual, added in float32 where the two differ in format, rounded once to *dtype*."""
+    c = Compiler(target, lane, (x, residual))
+    if x.dtype == residual.dtype == dtype:
+        return c.apply("add", dtype, x, residual)
+    return c.apply("add", dtype, lane.cast(x, "float32"), lane.cast(residual, "float32"))
+
+
+@frozen
+class _RmsNorm:
+    """One tile of an rms_norm, its weight as the intent says."""
+
+    target: Target
+    intent: Intent
+
+    def __call__(self, lane: Lane, x: Tile, weight: Tile) -> Tile:
+        dtype = dtype_name(self.intent.outputs[0].dtype)
+        c = Compiler(self.target, lane, (x, weight))
+        wide = lane.cast(x, "float32")
+        square = c.apply("mul", "float32", wide, wide)
+        mean = c.apply("mul", "float32", row_reduce(lane, "sum", square), lane.constant(1 / x.columns, "float32"))
+        eps = lane.constant(self.intent.attr("eps"), "float32")
+        scale = c.apply("rsqrt", "float32", c.apply("add", "float32", mean, eps))
+        normed = lane.op("mul", square, wide, scale)  # in its place: half the room for temporaries, twice the rows
+        if self.intent.attr("weight_after_cast"):
+            return c.apply("mul", dtype, lane.cast(normed, dtype), lane.cast(weight, dtype))
+        return lane.cast(c.apply("mul", "float32", normed, lane.cast(weight, "float32")), dtype)
 
 
 def layer_norm(target: Target, intent: Intent, name: str = "layer_norm") -> Program:
     """y = (x - mean) * rsqrt(var + eps) (* weight) (+ bias) along the last *axes* dimensions, in float32."""
-    axes, eps, dtype = intent.attr("axes"), intent.attr("eps"), dtype_name(intent.outputs[0].dtype)
+    axes = intent.attr("axes")
     flat = [joined(r.window, axes) for r in (*intent.inputs, *intent.outputs)]
-    x, y = flat[0], flat[-1]
-    n = len(flat)
+    x, n = flat[0], len(flat)
     streams = [
         Stream(k, "out" if k == n - 1 else "in", w if k in (0, n - 1) else along_rows(w, x)) for k, w in enumerate(flat)
     ]
-    weighted, biased = intent.attr("has_weight"), intent.attr("has_bias")
+    norm = _LayerNorm(target, intent)
 
     def compute(lane: Lane, tiles: tuple[Tile, ...]) -> tuple[Tile, ...]:
-        c = Compiler(target, lane, tiles)
-        share = lane.constant(1 / y.shape[-1], "float32")
-        wide = lane.cast(tiles[0], "float32")
+        return (norm(lane, *tiles),)
+
+    return vector_program(target, name, streams, compute, whole_rows=True)
+
+
+def add_layer_norm(target: Target, intent: Intent, name: str = "add_layer_norm") -> Program:
+    """total = x + residual, rounded to its format; y = layer_norm(total)."""
+    axes = intent.attr("axes")
+    x, residual, *affine = (joined(r.window, axes) for r in intent.inputs)
+    y, total = (joined(r.window, axes) for r in intent.outputs)
+    inputs = [x, residual, *(along_rows(w, x) for w in affine)]
+    streams = [Stream(k, "in", w) for k, w in enumerate(inputs)]
+    streams += [Stream(len(inputs), "out", y), Stream(len(inputs) + 1, "out", total)]
+    norm = _LayerNorm(target, intent)
+
+    def compute(lane: Lane, tiles: tuple[Tile, ...]) -> tuple[Tile, ...]:
+        together = _sum_of(target, lane, tiles[0], tiles[1], dtype_name(total.dtype))
+        return norm(lane, together, *tiles[2:]), together
+
+    return vector_program(target, name, streams, compute, whole_rows=True)
+
+
+@frozen
+class _LayerNorm:
+    """One tile of a layer_norm, with the weight and the bias that the intent has."""
+
+    target: Target
+    intent: Intent
+
+    def __call__(self, lane: Lane, x: Tile, *affine: Tile) -> Tile:
+        c = Compiler(self.target, lane, (x, *affine))
+        share = lane.constant(1 / x.columns, "float32")
+        wide = lane.cast(x, "float32")
         mean = c.apply("mul", "float32", row_reduce(lane, "sum", wide), share)
         centred = c.apply("sub", "float32", wide, mean)
         square = c.apply("mul", "float32", centred, centred)
         variance = c.apply("mul", "float32", row_reduce(lane, "sum", square), share)
-        scale = c.apply("rsqrt", "float32", c.apply("add", "float32", variance, lane.constant(eps, "float32")))
+        eps = lane.constant(self.intent.attr("eps"), "float32")
+        scale = c.apply("rsqrt", "float32", c.apply("add", "float32", variance, eps))
         result = lane.op("mul", square, centred, scale)
-        if weighted:
-            lane.op("mul", result, result, lane.cast(tiles[1], "float32"))
-        if biased:
-            lane.op("add", result, result, lane.cast(tiles[-1], "float32"))
-        return (lane.cast(result, dtype),)
+        if self.intent.attr("has_weight"):
+            lane.op("mul", result, result, lane.cast(affine[0], "float32"))
+        if self.intent.attr("has_bias"):
+            lane.op("add", result, result, lane.cast(affine[-1], "float32"))
+        return lane.cast(result, dtype_name(self.intent.outputs[0].dtype))
 
-    return vector_program(target, name, streams, compute, whole_rows=True)
+
+def group_norm(target: Target, intent: Intent, name: str = "group_norm") -> Program:
+    """The norm of each group of channels and of all that follows them, in float32; x [B, C, ...]. A weight and a bias
+    stand once for each channel: they are spread over its row in main memory first, where a channel has more than one
+    number."""
+    x, y, groups = intent.inputs[0].window, intent.outputs[0].window, intent.attr("groups")
+    batch, channels, *inner = x.shape
+    area = prod(inner)
+    shape = (batch, groups, channels // groups * area)
+    b = target.builder(name)
+    for k, region in enumerate(intent.inputs):
+        b.param(f"in{k}", "in", reach(region.window))
+    out = b.param("out", "out", reach(y))
+    streams = [Stream(0, "in", _grouped(x, shape))]
+    for k, region in enumerate(intent.inputs[1:], 1):
+        w = region.window
+        lying = Window((channels, area), (w.stride[0], 0), 0, w.dtype)
+        dense = evolve(lying, stride=contiguous(lying.shape))
+        place = b.param(f"spread{k}", "workspace", reach(dense))
+        vector_phase(b, target, [Stream(k, "in", lying), Stream(place, "out", dense)], lambda lane, tiles: tiles)
+        streams.append(Stream(place, "in", Window(shape, (0, shape[2], 1), 0, w.dtype)))
+    streams.append(Stream(out, "out", _grouped(y, shape)))
+    norm = _LayerNorm(target, intent)
+    vector_phase(b, target, streams, lambda lane, tiles: (norm(lane, *tiles),), whole_rows=True)
+    return b.build()
+
+
+def _grouped(window: Window, shape: tuple[int, ...]) -> Window:
+    """[B, C, ...] as [B, groups, the rest]."""
+    flat = joined(window, len(window.shape) - 1)
+    step = flat.stride[-1]
+    return evolve(window, shape=shape, stride=(window.stride[0], shape[2] * step, step))
+
+
+def quantise(target: Target, intent: Intent, name: str = "quantise") -> Program:
+    """y = round(x / scale) + zero, halves to even, saturated to y's whole numbers."""
+    y = intent.outputs[0].window
+    streams = [evolve(s, window=_like(s.window, y)) for s in streams_of(intent)]
+    least, most = (float(limit) for limit in (torch.iinfo(y.dtype).min, torch.iinfo(y.dtype).max))
+
+    def compute(lane: Lane, tiles: tuple[Tile, ...]) -> tuple[Tile, ...]:
+        c = Compiler(target, lane, tiles)
+        x, scale, *zero = (lane.cast(t, "float32") for t in tiles)
+        number = c.apply("round", "float32", c.apply("div", "float32", x, scale))
+        if zero:
+            number = c.apply("add", "float32", number, zero[0])
+        number = c.apply("max", "float32", number, lane.constant(least, "float32"))
+        return (lane.cast(c.apply("min", "float32", number, lane.constant(most, "float32")), dtype_name(y.dtype)),)
+
+    return vector_program(target, name, streams, compute)
+
+
+def _like(window: Window, y: Window) -> Window:
+    """The window with the dimensions of *y*, repeated along those that it lacks."""
+    missing = len(y.shape) - len(window.shape)
+    stride = (*(0 for _ in range(missing)), *window.stride)
+    shape = (*(1 for _ in range(missing)), *window.shape)
+    return evolve(window, shape=y.shape, stride=tuple(0 if n == 1 else s for n, s in zip(shape, stride, strict=True)))
 
 
 def softmax(target: Target, intent: Intent, name: str = "softmax") -> Program:
@@ -135,9 +271,11 @@ def masked_softmax(
 
 
 def rotary(target: Target, intent: Intent, name: str = "rotary") -> Program:
-    """y = x * cos + rotate(x) * sin over the two halves of the last dimension, every step rounded to x's format."""
+    """y = x * cos + rotate(x) * sin over the two halves of the last dimension, or over its neighbours, every step
+    rounded to x's format."""
     dtype = dtype_name(intent.outputs[0].dtype)
-    halves = [half for s in streams_of(intent) for half in split(s)]
+    cut = split if intent.attr("style") == "half" else alternate
+    halves = [half for s in streams_of(intent) for half in cut(s)]
 
     def compute(lane: Lane, tiles: tuple[Tile, ...]) -> tuple[Tile, ...]:
         c = Compiler(target, lane, tiles)
@@ -156,6 +294,14 @@ def split(stream: Stream) -> tuple[Stream, Stream]:
     return evolve(stream, window=half), evolve(
         stream, window=half, offset=stream.offset + w.shape[-1] // 2 * w.stride[-1]
     )
+
+
+def alternate(stream: Stream) -> tuple[Stream, Stream]:
+    """Every other number of a stream's last dimension, from the first and from the second on."""
+    w = stream.window
+    near = w.stride[-1]
+    window = evolve(w, shape=(*w.shape[:-1], w.shape[-1] // 2), stride=(*w.stride[:-1], 2 * near))
+    return evolve(stream, window=window), evolve(stream, window=window, offset=stream.offset + near)
 
 
 def gated_activation(target: Target, intent: Intent, name: str = "gated_activation") -> Program:
@@ -519,26 +665,39 @@ def _has_weight(chip: Chip, intent: Intent) -> bool:
 
 def _plain_halves(chip: Chip, intent: Intent) -> bool:
     x, cos, _ = intent.inputs
-    return intent.attr("style") == "half" and intent.attr("compute") is None and cos.shape == x.shape
+    turned = intent.attr("style") in ("half", "interleaved")
+    return turned and intent.attr("compute") is None and cos.shape == x.shape
 
 
 def _whole_ids(chip: Chip, intent: Intent) -> bool:
     return intent.inputs[0].dtype in (torch.int32, torch.int64)
 
 
+def _quantised(chip: Chip, intent: Intent) -> bool:
+    bytes_ = (torch.int8, torch.uint8)
+    given = all(r.dtype in FLOATS for r in intent.inputs[:2]) and intent.outputs[0].dtype in bytes_
+    return given and all(r.dtype in (*FLOATS, *bytes_, torch.int32) for r in intent.inputs[2:])
+
+
+def _filled(chip: Chip, intent: Intent) -> bool:
+    return all(r.numel for r in intent.inputs)
+
+
+WEIGHTED = Limit("there is a weight", _has_weight)
+IN_SINGLE = Limit("the mean of squares is wanted in fp32 at most", _in_single)
 FORMATS = Limit("operands and result are fp16, bf16 or fp32", _floats)
 LIMITS: dict[str, tuple[Limit, ...]] = {
-    "rms_norm": (
-        FORMATS,
-        Limit("the mean of squares is wanted in fp32 at most", _in_single),
-        Limit("there is a weight", _has_weight),
-    ),
+    "rms_norm": (FORMATS, IN_SINGLE, WEIGHTED),
+    "add_rms_norm": (FORMATS, IN_SINGLE, WEIGHTED),
     "layer_norm": (FORMATS,),
+    "add_layer_norm": (FORMATS,),
+    "group_norm": (FORMATS, Limit("no dimension is empty", _filled)),
+    "quantise": (Limit("x and scale are floats of 32 bits at most, y of 8 whole bits", _quantised),),
     "gated_activation": (FORMATS,),
     "rotary": (
         FORMATS,
         Limit("the head dimension is even", _even),
-        Limit("halves are turned, in x's format, by as many cosines", _plain_halves),
+        Limit("halves or neighbours are turned, in x's format, by as many cosines", _plain_halves),
     ),
     "softmax": (FORMATS,),
     "embedding": (Limit("ids are int32 or int64", _whole_ids),),

@@ -25,19 +25,25 @@ from dsf.kernels.rowwise import moved_last, reduce_into
 from dsf.kernels.target import Target
 from dsf.kernels.vector import Lane, Stream, Tile, declare, reach, scratch_of, vector_phase
 
-__all__ = ["LIMITS", "edges", "histogram", "sort", "top_k"]
+__all__ = ["LIMITS", "edges", "histogram", "in_rows", "sort", "top_k"]
 
 
 def sort(target: Target, intent: Intent, name: str = "sort") -> Program:
     """Values and indices in order along one dimension; equal ones keep their order, NaN is the largest."""
-    x, values, indices = (_row(r.window, intent.attr("dim")) for r in (*intent.inputs, *intent.outputs))
+    x, values, indices = in_rows(intent)
     return _sorted(target, name, x, values, indices, intent.attr("descending"))
 
 
 def top_k(target: Target, intent: Intent, name: str = "top_k") -> Program:
     """The k largest (or smallest) along one dimension, in their order."""
-    x, values, indices = (_row(r.window, intent.attr("dim")) for r in (*intent.inputs, *intent.outputs))
+    x, values, indices = in_rows(intent)
     return _sorted(target, name, x, values, indices, intent.attr("largest"))
+
+
+def in_rows(intent: Intent) -> tuple[Window, Window, Window]:
+    """Numbers, values and indices, with the dimension that is ordered as the last one."""
+    x, values, indices = (_row(r.window, intent.attr("dim")) for r in (*intent.inputs, *intent.outputs))
+    return x, values, indices
 
 
 def _row(window: Window, dim: int) -> Window:
