@@ -247,7 +247,8 @@ def emitted(view: View, kind: str, sizes: Sequence[int], dtype: str | None) -> t
     wrote it. A UsageError where the kind or its sizes are not such; a FallbackError where nobody serves it."""
     intent = _intent(kind, sizes, _format(view, dtype))
     isa = view.isa()
-    choice = Chooser.of(Target(view.chip, isa, Timing(view.chip, isa)), view.kernels())(intent)
+    target = Target(view.chip, isa, Timing(view.chip, isa), trees=view.trees())
+    choice = Chooser.of(target, view.kernels())(intent)
     if choice.kernel is None or choice.program is None:
         raise errors.FallbackError("DSF-F002", f"{intent} would run on the host of {view.chip.name}: {choice.reason}")
     return choice.program, f"{choice.kernel.name} of {choice.kernel.library} for {intent}: {choice.reason}"

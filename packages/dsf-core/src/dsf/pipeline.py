@@ -26,7 +26,7 @@ from dsf.intent.meaning import meaning
 from dsf.intent.parse import parse
 from dsf.intent.tape import Site, Tape, Window
 from dsf.isa.program import Param, Program
-from dsf.kernels.choose import Choice, Chooser
+from dsf.kernels.choose import Candidate, Choice, Chooser
 from dsf.kernels.target import Target
 from dsf.ledger import Ledger
 from dsf.machine.functional import Bound, Functional
@@ -38,7 +38,7 @@ from dsf.reports import Report
 from dsf.segments import Segment, cut
 from dsf.storage import Storage
 
-__all__ = ["FIDELITIES", "Session"]
+__all__ = ["FIDELITIES", "Session", "Step"]
 
 FIDELITIES = ("isa", "operator", "timing")
 
@@ -90,7 +90,7 @@ class Session:
         chip, isa = self.view.chip, self.view.isa()
         if self.strict_layouts:  # byte for byte: no memory holds its numbers in wider containers
             isa = evolve(isa, wide=frozenset())
-        self.target = Target(chip, isa, Timing(chip, isa), self.strict_layouts)
+        self.target = Target(chip, isa, Timing(chip, isa), self.strict_layouts, self.view.trees())
         self._chooser = Chooser.of(self.target, self.view.kernels(), self.strict)
         self.storage = Storage(chip, valued=self.fidelity != "timing")
         arena = self.storage.arena
@@ -212,6 +212,10 @@ class Session:
     def _price_fs(self, intent: Intent) -> int:
         step = self._step(intent)
         return step.time.duration_fs if step.time is not None else self.ledger.fallback_fs(*_moved(intent))
+
+    def explained(self, intent: Intent) -> tuple[Step, tuple[Candidate, ...]]:
+        """What was decided for *intent*, and all candidates with their predicted times."""
+        return self._step(intent), self._chooser.compare(intent)
 
     # parse and choose
 

@@ -21,6 +21,7 @@ from dsf.cli.isa import isa
 from dsf.cli.run import run
 from dsf.cli.switches import Switches, version_option
 from dsf.cli.tables import present
+from dsf.cli.tune import tune
 
 __all__ = ["call", "commands", "main"]
 
@@ -55,6 +56,7 @@ commands.add_command(run)
 commands.add_command(intents)
 commands.add_command(isa)
 commands.add_command(disasm)
+commands.add_command(tune)
 
 
 def main() -> None:

@@ -15,6 +15,7 @@ from dsf import units
 if TYPE_CHECKING:
     from dsf.disassembly import Disassembly, Line
     from dsf.isa.manual import Chapter, Entry, Manual, OperandEntry
+    from dsf.kernels.learn import Learned
     from dsf.models import Answer
     from dsf.models.wants import Listing, Wants
     from dsf.models.wants import Row as IntentRow
@@ -275,6 +276,20 @@ def _disassembly(found: Disassembly) -> Iterator[Any]:
         yield _whole(f"# {time.macs:,} multiply-accumulates with padding; {time.nbytes:,} bytes through main memory")
 
 
+def _learned(learned: Learned) -> Iterator[Any]:
+    table = _Table(
+        f"Choices on {learned.chip} beside the best of all (origin: derived)",
+        ("kind", "unseen shapes", "longer in the mean", "at worst", "where"),
+        right=("unseen shapes", "longer in the mean", "at worst"),
+    )  # fmt: skip
+    for row in learned.regrets:
+        table.add_row(row.kind, str(row.shapes), f"{100 * row.mean:.2f} %", f"{100 * row.worst:.1f} %", row.where)
+    yield table
+    alone = [kind for kind in learned.asked if kind not in learned.document["trees"]]
+    if alone:
+        yield _Indented(f"one candidate, so nothing to choose: {', '.join(alone)}")
+
+
 def _wants(found: Wants) -> Iterator[Any]:
     """The graph of one layer, then the coverage of the whole step."""
     cover = found.coverage
@@ -431,6 +446,7 @@ _SHOWN: dict[str, Callable[[Any], Iterator[Any]]] = {
     "Manual": _manual,
     "Entry": _entry,
     "Disassembly": _disassembly,
+    "Learned": _learned,
     "Wants": _wants,
     "Listing": _listing,
 }

@@ -9,6 +9,7 @@ offers breaks ties. Every refusal is kept in words. Nothing left means the host.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import islice
 
 import torch
 from attrs import define, field, frozen
@@ -24,9 +25,9 @@ from dsf.kernels.target import Target
 from dsf.kernels.tree import Advice, Preference
 from dsf.machine.ordering import check
 
-__all__ = ["Candidate", "Choice", "Chooser", "label"]
+__all__ = ["SHORT", "Candidate", "Choice", "Chooser", "label"]
 
-SHORT = 4  # candidates of a leaf that are timed where the tree may not decide alone
+SHORT = 5  # candidates of a leaf that are timed where the tree may not decide alone
 MATRIX_KINDS = ("linear", "matmul", "attention", "paged_attention", "latent_attention", "grouped_linear",
                 "quant_linear", "scaled_linear", "convolution")  # fmt: skip
 MOVING_KINDS = ("copy", "concat", "fill", "embedding", "nothing", "index", "gather", "scatter", "index_put",
@@ -130,14 +131,14 @@ class Chooser:
         return self.target.trees.advice(intent.kind, sizes(intent, self.target.chip))
 
     def _choose(self, intent: Intent) -> Choice:
-        if self._forbidden_here(intent):
+        if self.forbidden(intent):
             return Choice(None, None, (("chip", f"the HDL computes {_formats(intent)} on the host"),))
         search = _Search(self.target, intent)
         offers = search.admitted(self.kernels.get(intent.kind, ()))
         advice = self.advice(intent) if offers else None
         strangers = [name for name in offers if not self.target.trees.knows(intent.kind, name)]
         if advice is not None and advice.decides and not strangers:
-            found = search.first(offers, advice.order, advice.why)
+            found = search.first(offers, advice.order(), advice.why)
         else:
             found = self._by_time(search, offers, advice, strangers)
         found = found or search.quickest(offers, search.all_of(offers))
@@ -156,15 +157,15 @@ class Chooser:
         if advice is None:
             found = search.quickest(offers, search.all_of(offers))
         else:
-            told = f"the tree does not know {', '.join(strangers)}" if advice.decides else advice.why
-            short = [pair for pair in advice.order if pair[0] in offers and pair[0] not in strangers][:SHORT]
+            told = f"the tree does not know {', '.join(strangers)}" if strangers else advice.why
+            short = list(islice((pair for pair in advice.order() if pair[0] in offers), SHORT))
             short += search.all_of({name: offers[name] for name in strangers})
             found = search.quickest(offers, short, told)
         if found.kernel is not None:
             self._timed[alike] = (found.kernel.name, found.variant), found.why
         return found
 
-    def _forbidden_here(self, intent: Intent) -> bool:
+    def forbidden(self, intent: Intent) -> bool:
         """Whether some operand's format is computed on the host; an error if the HDL (or `strict`) says so."""
         if intent.kind in MOVING_KINDS:
             return False
@@ -219,11 +220,10 @@ class _Search:
 
     def first(self, kernels: dict[str, Kernel], order: Iterable[Preference], why: str) -> Choice | None:
         """The first of *order* whose program can be written."""
-        order = tuple(pair for pair in order if pair[0] in kernels)
-        for name, variant in order:
+        for name, variant in (pair for pair in order if pair[0] in kernels):
             program = self._written(kernels[name], variant)
             if program is not None:
-                return Choice(kernels[name], program, self._refusals([name]), variant, why, order)
+                return Choice(kernels[name], program, self._refusals([name]), variant, why, ((name, variant),))
         return None
 
     def quickest(self, kernels: dict[str, Kernel], candidates: list[Preference], told: str = "") -> Choice:
@@ -237,7 +237,7 @@ class _Search:
         (name, variant), program = programs[place]
         why = "nothing else takes it" if alone else f"quickest of {len(programs)} by predicted time"
         considered = tuple(pair for pair, _ in programs)
-        told = f"; {told}" if told else ""
+        told = f"; {told}" if told and not alone else ""
         refused = self._refusals(name for name, _ in considered)
         return Choice(kernels[name], program, refused, variant, why + told, considered)
 

@@ -1,8 +1,6 @@
 """What a decision about an intent may look at: its plain sizes, and numbers computed from these.
 
-A feature is named: `m` is a size as it is, `m%16` what is left of it after whole sixteens, `yield_128x256` how much of
-their time the cores spend on the result, in percent, if it is cut into tiles of 128 x 256: the ragged tiles and the
-last, partly empty wave of tiles waste the rest.
+A feature is named: `m` is a size as it is, `m%16` what is left of it after whole sixteens.
 """
 
 from __future__ import annotations
@@ -18,11 +16,12 @@ from attrs import frozen
 
 from dsf.hdl import Chip
 from dsf.intent.ir import Intent
+from dsf.isa.program import torch_dtype
 
 if TYPE_CHECKING:
     from dsf.kernels.contraction import Product
 
-__all__ = ["Feature", "Sizes", "bucket", "feature", "product_sizes", "sizes"]
+__all__ = ["FRACTAL", "Feature", "Sizes", "bucket", "feature", "product_sizes", "sizes"]
 
 Sizes = dict[str, int]
 FRACTAL = 16  # elements: what matrix engines round rows and columns up to
@@ -38,7 +37,8 @@ def product_sizes(product: Product, chip: Chip) -> Sizes:
     """The sizes of a product inside a kernel: those of a `matmul`."""
     return {
         "m": product.m, "n": product.n, "k": product.k, "batch": prod(batch.count for batch in product.batch),
-        "item": _item(product.a.dtype), "transposed": int(product.b.column != 1), "cores": _matrix_cores(chip),
+        "item": torch_dtype(product.a.dtype).itemsize, "transposed": int(product.b.column != 1),
+        "cores": _matrix_cores(chip),
     }  # fmt: skip
 
 
@@ -51,13 +51,6 @@ def bucket(kind: str, found: Sizes) -> tuple[object, ...]:
 
 def _up(size: int) -> int:
     return size if size <= BUCKET else -(-size // BUCKET) * BUCKET
-
-
-@cache
-def _item(dtype: str) -> int:
-    from dsf.isa.program import torch_dtype
-
-    return torch_dtype(dtype).itemsize
 
 
 @cache
@@ -123,20 +116,9 @@ class Feature:
 @cache
 def feature(name: str) -> Feature:
     """The feature called *name*; a KeyError where there is no such form."""
-    if found := re.fullmatch(r"yield_(\d+)x(\d+)", name):
-        m, n = int(found[1]), int(found[2])
-        return Feature(name, f"yield of {m} x {n} tiles in %", lambda sizes: _yield(sizes, m, n))
     if found := re.fullmatch(r"([a-z_]+)%(\d+)", name):
         size, step = found[1], int(found[2])
         return Feature(name, name, lambda sizes: sizes[size] % step)
     if re.fullmatch(r"[a-z_]+", name):
         return Feature(name, name.replace("_", " "), lambda sizes: sizes[name])
     raise KeyError(name)
-
-
-def _yield(sizes: Sizes, m: int, n: int) -> float:
-    """Elements of the result in percent of those that the cores could have made in tiles of (m, n) in as many waves."""
-    rows, columns, cores = sizes["m"], sizes["n"], sizes["cores"]
-    tiles = -(-rows // m) * -(-columns // n) * sizes["batch"]
-    high, wide = min(m, -(-rows // FRACTAL) * FRACTAL), min(n, -(-columns // FRACTAL) * FRACTAL)
-    return 100 * rows * columns * sizes["batch"] / (-(-tiles // cores) * cores * high * wide)

@@ -1,4 +1,7 @@
-"""Decision trees that a run only walks: which kernel, in which variant, for sizes like these; in the order to try them.
+"""Decision trees that a run only walks: which kernel, in which variant, for such sizes; in the order to try them.
+
+A leaf names kernels with their variants. Where variants are tiles of a product, it may name a rule instead, by which
+the tile follows from the very sizes (see `cutting`): so a leaf serves shapes whose best tiles differ.
 
 `dsf-cli tune` learns them from predicted times and writes them as plain JSON, which a package ships beside its kernels,
 one file for each chip. A tree says for which sizes it was learned, and which description of the chip it knows.
@@ -7,7 +10,7 @@ one file for each chip. A tree says for which sizes it was learned, and which de
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,7 @@ from attrs import field, frozen
 
 from dsf import errors
 from dsf.hdl import Chip
+from dsf.kernels.cutting import LEAST, cut, least
 from dsf.kernels.features import Feature, Sizes, feature
 from dsf.kernels.kernel import Variant
 
@@ -23,6 +27,9 @@ __all__ = ["FOLDER", "SCHEMA", "Advice", "Leaf", "Node", "Preference", "Tree", "
 SCHEMA = 1
 FOLDER = Path(__file__).parent / "trees"
 DEEPEST = 64
+SURE = 0.05
+"""A leaf whose first choice took longer than this share beyond the best, for some shape it was learned from, leaves the
+decision between its first few candidates to predicted times."""
 
 Preference = tuple[str, Variant]
 """A candidate: a kernel's name and a variant of it."""
@@ -30,11 +37,13 @@ Preference = tuple[str, Variant]
 
 @frozen
 class Leaf:
-    """The end of a walk: candidates in the order to try them. *samples* is how many shapes taught it."""
+    """The end of a walk: candidates, or rules for them, in the order to try them. *samples* is how many shapes taught
+    it, *doubt* how much longer than the best the first took in the worst of them, as a share."""
 
     number: int
     order: tuple[Preference, ...]
     samples: int = 0
+    doubt: float = 0.0
 
 
 @frozen
@@ -47,23 +56,36 @@ class Node:
     right: Node | Leaf
 
 
-@frozen
+@frozen(eq=False)
 class Advice:
-    """What a tree says of some sizes: the order of its leaf, and why, in words. *decides* is false where the tree was
-    not learned for such sizes, or for another description of the chip: *why* then says so."""
+    """What a tree says of some sizes: its leaf, and why, in words. *decides* is false where the leaf is in doubt, or
+    the tree was not learned for such sizes or for another description of the chip: *why* then says so."""
 
-    order: tuple[Preference, ...]
+    leaf: Leaf
     why: str
     decides: bool
+    sizes: Sizes
+    tiles: Mapping[str, tuple[Variant, ...]]
+
+    def order(self) -> Iterator[Preference]:
+        """The candidates of the leaf in their order, each once; tiles that the product cuts alike are one."""
+        seen = set()
+        for name, variant in self.leaf.order:
+            tiles = self.tiles[name]
+            found = least(self.sizes, tiles, variant) if LEAST in variant else variant
+            same = name, cut(self.sizes, found) if found in tiles else found
+            if same not in seen:
+                seen.add(same)
+                yield name, found
 
 
 @frozen(eq=False)
 class Tree:
-    """The tree of one kind of intent. *kernels* are all that it weighed, *ranges* the sizes it was learned from: the
-    least and the most of each; a size of few values (at most 8) has them listed."""
+    """The tree of one kind of intent. *kernels* are all that it weighed, with the tiles that a rule picks from,
+    *ranges* the sizes it was learned from: the least and the most of each."""
 
     kind: str
-    kernels: frozenset[str]
+    kernels: Mapping[str, tuple[Variant, ...]]
     ranges: tuple[tuple[str, tuple[int, int]], ...]
     root: Node | Leaf
 
@@ -79,7 +101,7 @@ class Tree:
     def unlike(self, sizes: Sizes) -> str:
         """The first size that is outside of what the tree was learned from, in words; empty where none is."""
         for name, (low, high) in self.ranges:
-            if not low <= sizes[name] <= high:
+            if not low <= sizes.get(name, low) <= high:
                 return f"{name.replace('_', ' ')} {sizes[name]} is outside {low} to {high}"
         return ""
 
@@ -115,10 +137,13 @@ class Trees:
         if tree is None:
             return None
         leaf, path = tree.walk(sizes)
-        doubt = self.foreign or tree.unlike(sizes)
-        if doubt:
-            return Advice(leaf.order, f"the tree was not asked, since {doubt}", False)
-        return Advice(leaf.order, f"tree: leaf {leaf.number}{f' ({path})' if path else ''}", True)
+        unlike = self.foreign or tree.unlike(sizes)
+        if unlike:
+            return Advice(leaf, f"the tree does not decide: {unlike}", False, sizes, tree.kernels)
+        where = f"tree: leaf {leaf.number}{f' ({path})' if path else ''}"
+        if leaf.doubt > SURE:
+            return Advice(leaf, f"{where} narrows it down", False, sizes, tree.kernels)
+        return Advice(leaf, where, True, sizes, tree.kernels)
 
     def knows(self, kind: str, kernel: str) -> bool:
         """Whether the tree for *kind* weighed *kernel*."""
@@ -127,8 +152,8 @@ class Trees:
     def tiles(self, sizes: Sizes) -> Iterator[Variant]:
         """The tiles that the tree for products prefers for *sizes*, the best first; none where it does not decide."""
         advice = self.advice("matmul", sizes)
-        if advice is not None and advice.decides:
-            yield from (variant for _, variant in advice.order if variant)
+        if advice is not None and not self.foreign:
+            yield from (variant for _, variant in advice.order() if variant)
 
 
 def load(chip: Chip, folders: Iterable[Path]) -> Trees:
@@ -164,13 +189,14 @@ def parse(document: dict[str, Any], chip: Chip) -> Trees:
     if document["schema"] != SCHEMA:
         raise ValueError(f"schema {document['schema']!r}; this DSF reads schema {SCHEMA}")
     trees = {kind: _tree(kind, tree) for kind, tree in document["trees"].items()}
-    foreign = "" if document["hdl_hash"] == chip.hash else f"it was learned for another description of {chip.name}"
+    foreign = "" if document["hdl_hash"] == chip.hash else f"it knows another description of {chip.name}"
     return Trees(trees, foreign)
 
 
 def _tree(kind: str, data: dict[str, Any]) -> Tree:
     ranges = tuple((name, (int(low), int(high))) for name, (low, high) in data["range"].items())
-    return Tree(kind, frozenset(map(str, data["kernels"])), ranges, _node(data["root"], 0))
+    kernels = {str(name): tuple(map(tuple, tiles)) for name, tiles in data["kernels"].items()}
+    return Tree(kind, kernels, ranges, _node(data["root"], 0))
 
 
 def _node(data: dict[str, Any], depth: int) -> Node | Leaf:
@@ -178,7 +204,7 @@ def _node(data: dict[str, Any], depth: int) -> Node | Leaf:
         raise ValueError(f"a tree deeper than {DEEPEST}")
     if "leaf" in data:
         order = tuple((str(kernel), tuple(variant)) for kernel, variant in data["order"])
-        return Leaf(int(data["leaf"]), order, int(data["samples"]))
+        return Leaf(int(data["leaf"]), order, int(data["samples"]), float(data["doubt"]))
     return Node(
         feature(data["feature"]), float(data["most"]), _node(data["left"], depth + 1), _node(data["right"], depth + 1)
     )
