@@ -286,9 +286,7 @@ def test_operands_that_fit_no_such_kind_have_the_kinds_own_words(npu) -> None:
 def test_an_attribute_of_no_such_kind_is_said(npu) -> None:
     npu("operator")
     gated = dsf.intent("gated_activation", act="swish")(lambda gate, up: F.silu(gate) * up)
-    with pytest.raises(
-        errors.MeaningError, match=r"^DSF-T007: <lambda>: no gated_activation has .*act=swish .KeyE"
-    ):
+    with pytest.raises(errors.MeaningError, match=r"^DSF-T007: <lambda>: no gated_activation has .*act=swish .KeyE"):
         gated(torch.randn(4).to("npu"), torch.randn(4).to("npu"))
 
 

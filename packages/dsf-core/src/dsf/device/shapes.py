@@ -224,7 +224,7 @@ def _linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = N
 
 
 def _grouped_mm(x: torch.Tensor, w: torch.Tensor, ends: torch.Tensor | None = None, *options: Any) -> Spec | None:
-    """By experts in float32, which torch's meta kernel refuses and its CPU kernel computes, into rows of whole 16 bytes."""
+    """By experts in float32, which torch's meta kernel refuses and its CPU kernel does, into rows of whole 16 bytes."""
     if x.dim() != 2 or w.dim() != 3 or ends is None or any(o is not None for o in options):
         return None
     if not x.dtype is w.dtype is torch.float32 or x.shape[1] != w.shape[1] or ends.shape != w.shape[:1]:
