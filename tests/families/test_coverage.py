@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+
 import pytest
 import torch
 from tests.families.conftest import recorded
@@ -37,3 +41,20 @@ def test_the_work_of_a_token_is_twice_its_active_parameters(name: str) -> None:
     (step,) = capture(on_meta(preset(name), torch.bfloat16), length=4)
     found = coverage((len(part.segment.ops), part.intents) for part in step.parts)
     assert found.flops / 4 == pytest.approx(2 * ACTIVE[name], rel=0.02)
+
+
+MEASURED = """
+import json, resource
+from dsf.models.wants import wants
+found = wants("deepseek-v3", length=512, layer=3)
+print(json.dumps([found.parameters, found.coverage.flops, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024]))
+"""
+
+
+def test_the_largest_model_needs_less_than_a_gibibyte() -> None:
+    """671 billion parameters, a prefill of 512 tokens."""
+    done = subprocess.run([sys.executable, "-c", MEASURED], capture_output=True, text=True, check=True)
+    parameters, flops, nbytes = json.loads(done.stdout)
+    assert parameters == 671_026_404_352
+    assert flops > 37e12
+    assert nbytes < 2**30

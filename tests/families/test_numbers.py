@@ -24,7 +24,7 @@ def test_the_logits_and_the_tokens_are_the_cpus(name: str, fidelity: str, chip: 
     wanted, tokens = greedy(model, arguments, STEPS)
     here = chips(chip, fidelity)
     found, said = greedy(model.to(here), placed(arguments, here), STEPS)
-    torch.testing.assert_close(found, wanted, rtol=2e-3, atol=2e-3)
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
     assert said == tokens
     assert dsf.report().launches > 0
 
@@ -39,4 +39,4 @@ def test_a_forward_gives_the_cpus_numbers(name: str, fidelity: str, chip: str, c
         wanted = answer(model(**arguments))
         here = chips(chip, fidelity)
         found = answer(model.to(here)(**placed(arguments, here))).cpu()
-    torch.testing.assert_close(found, wanted, rtol=2e-3, atol=2e-3)
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)

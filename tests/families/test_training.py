@@ -78,7 +78,7 @@ def test_forward_and_backward_both_parse_and_the_products_are_named() -> None:
     covered = [coverage((len(part.segment.ops), part.intents) for part in step.parts) for step in (forward, backward)]
     for found in covered:
         assert found.flops_share >= 0.98, found.opaque
-        assert found.operations_share >= 0.9, found.opaque  # losses and slices have backward operators of their own
+        assert found.operations_share >= 0.95, found.opaque
     work = [sum(r.flops for r in found.kinds if r.kind in ("linear", "matmul")) for found in covered]
     assert work[1] == pytest.approx(2 * work[0], rel=0.2)
     assert (

@@ -283,6 +283,13 @@ def test_operands_that_fit_no_such_kind_have_the_kinds_own_words(npu) -> None:
         odd_norm(torch.randn(2, 8).to("npu"), torch.randn(1).to("npu"))
 
 
+def test_an_attribute_of_no_such_kind_is_said(npu) -> None:
+    npu("operator")
+    gated = dsf.intent("gated_activation", act="swish")(lambda gate, up: F.silu(gate) * up)
+    with pytest.raises(errors.MeaningError, match=r"^DSF-T007: <lambda>: no gated_activation has .*act=swish .KeyE"):
+        gated(torch.randn(4).to("npu"), torch.randn(4).to("npu"))
+
+
 def test_an_operand_that_is_no_tensor_is_named(npu) -> None:
     npu("operator")
     with pytest.raises(

@@ -32,7 +32,7 @@ def test_the_logits_and_the_tokens_of_a_chip_are_the_cpus(name: str, chips: Call
     wanted, tokens = greedy(model, arguments, 2)
     here = chips("acme-x1", "operator")
     found, said = greedy(model.to(here), placed(arguments, here), 2)
-    torch.testing.assert_close(found, wanted, rtol=2e-3, atol=2e-3)
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
     assert said == tokens
 
 
@@ -43,7 +43,7 @@ def test_an_encoder_gives_the_cpus_numbers(chips: Callable[..., str]) -> None:
         wanted = answer(model(**arguments))
         here = chips("acme-x1", "isa")
         found = answer(model.to(here)(**placed(arguments, here))).cpu()
-    torch.testing.assert_close(found, wanted, rtol=2e-3, atol=2e-3)
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["llama3-8b", "deepseek-v3", "vit-base"])

@@ -184,9 +184,12 @@ class _Declaration:
             raise errors.MeaningError("DSF-T007", f"{self.name} is no {self.kind}: {found}") from cause
         try:
             wanted = meaning(intent, *operands.values())
-        except (RuntimeError, ValueError, IndexError) as cause:
+        except (ArithmeticError, AssertionError, LookupError, RuntimeError, TypeError, ValueError) as cause:
             shapes = ", ".join(f"{name} {tuple(t.shape)}" for name, t in operands.items())
-            raise errors.MeaningError("DSF-T007", f"{self.name}: no {self.kind} has {shapes}: {cause}") from cause
+            raise errors.MeaningError(
+                "DSF-T007",
+                f"{self.name}: no {self.kind} has {shapes} and {_said(call.attrs)} ({type(cause).__name__}: {cause})",
+            ) from cause
         for number, (found_, meant) in enumerate(zip(results, wanted, strict=True)):
             self._compare(self.row.outputs[number].removesuffix("?"), found_, meant, call)
         return [torch.empty_like(t, device="meta") for t in results]
