@@ -505,9 +505,9 @@ def test_a_row_longer_than_any_instruction_is_summed_in_pieces(bench):
 
 
 def test_a_row_that_no_memory_holds_is_left_to_the_host_with_the_memorys_words(bench):
-    x = torch.zeros(1, 600_000).half()
+    table = torch.zeros(1, 600_000).half()
     scratch = bench.target.row("load").operands[0][1].spaces[0]
-    why = bench.refusal("softmax", [x], [bench.out(x.shape, x.dtype)], dim=1, log=False)
+    why = bench.refusal("embedding", [torch.zeros(1).int(), table], [bench.out(table.shape, table.dtype)])
     assert f"{scratch}: a tile of" in why
     assert f"of {bench.chip.memories[scratch].nbytes} bytes" in why
 
@@ -630,3 +630,50 @@ def test_numbers_are_quantised_to_the_nearest_and_saturate(bench, zero, whole, d
 def test_interleaved_rotary_turns_neighbours(bench, shape, dtype):
     x, cos, sin = (torch.randn(shape).to(dtype) for _ in range(3))
     means_it(bench.oracle("rotary", [x, cos, sin], [bench.out(shape, dtype)], style="interleaved"))
+
+
+LONG = 300_001  # numbers of a row that no vector memory holds
+
+
+def long_rows(dtype: torch.dtype) -> torch.Tensor:
+    return torch.randn(3, LONG).to(dtype)
+
+
+@formats
+@pytest.mark.parametrize("log", [False, True])
+def test_softmax_of_a_row_that_no_memory_holds(bench, log, dtype):
+    """float16 has too few small numbers for it."""
+    if dtype == torch.float16 and not log:
+        dtype = torch.float32
+    x = long_rows(dtype)
+    x[1, 5], x[2, 7:] = torch.nan, -torch.inf
+    means_it(bench.run("softmax", [x], [bench.out(x.shape, dtype)], dim=1, log=log))
+    turned = x.t().contiguous()
+    means_it(bench.run("softmax", [turned], [bench.out(turned.shape, dtype)], dim=0, log=log))
+
+
+@formats
+def test_norms_of_rows_that_no_memory_holds(bench, dtype):
+    x, weight, bias = long_rows(dtype) + 1, torch.randn(LONG).to(dtype), torch.randn(LONG).to(dtype)
+    rms = {"eps": 1e-5, "compute": torch.float32, "weight_after_cast": True}
+    layer = {"axes": 1, "eps": 1e-5, "has_weight": True, "has_bias": True}
+    means_it(bench.run("rms_norm", [x, weight], [bench.out(x.shape, dtype)], **rms))
+    means_it(bench.run("layer_norm", [x, weight, bias], [bench.out(x.shape, dtype)], **layer))
+    both = [bench.out(x.shape, dtype), bench.out(x.shape, dtype)]
+    means_it(bench.run("add_rms_norm", [x, x.flip(1), weight], both, **rms))
+    means_it(bench.run("add_layer_norm", [x, x.flip(1), weight, bias], both, **layer))
+
+
+@formats
+def test_group_norm_of_groups_that_no_memory_holds(bench, dtype):
+    x, weight = torch.randn(2, 8, 200, 301).to(dtype), torch.randn(8).to(dtype)
+    attrs = {"groups": 2, "eps": 1e-5, "has_weight": True, "has_bias": True}
+    means_it(bench.run("group_norm", [x, weight, weight], [bench.out(x.shape, dtype)], **attrs))
+
+
+@pytest.mark.parametrize("n", [LONG, 4096 * 80])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.int64, torch.bool], ids=str)
+def test_the_running_sum_of_a_row_that_no_memory_holds(bench, n, dtype):
+    x = torch.randint(-2, 3, (2, n)).to(dtype)
+    out = bench.out(x.shape, torch.int64 if dtype == torch.bool else dtype)
+    means_it(bench.run("cumsum", [x], [out], dim=1))
