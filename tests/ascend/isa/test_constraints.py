@@ -255,7 +255,7 @@ REFUSED: dict[str, tuple[str, tuple[Operand, ...], dict[str, object], str]] = {
         "UB[0x0](4,24:64,1)float16 overlaps UB[0x20](4,24:64,1)float16 in part; expected all of it or nothing"),
     "stride": ("Add", (ub(4, 8, stride=(24, 1)), ub(4, 8, offset=512), ub(4, 8, offset=512)), {},
         "rows 48 bytes from each other in UB[0x0](4,8:24,1)float16; expected a multiple of 32"),
-    "block": ("DataCopy.GM2L1.Indexed",
+    "one block": ("DataCopy.GM2L1.Indexed",
         (operand("L1", (16, 16), "float16"), operand("GM", (4, 16, 32), "float16"), operand("GM", (1,), "int32")), {},
         "(16, 16) of (4, 16, 32) by (1,); expected one block by (1)"),
     "scalar": ("Muls", (ub(64), ub(64, offset=256)), {"value": 0.1},
