@@ -9,6 +9,8 @@ import pytest
 
 import dsf
 from dsf import cli
+from dsf.intent.text import dump, load
+from dsf.models.wants import wants
 
 pytest.importorskip("transformers")
 
@@ -58,6 +60,16 @@ def test_the_json_has_the_graph_and_the_coverage(capsys: pytest.CaptureFixture[s
     assert [operand["shape"] for operand in attention["inputs"]] == [[2, 32, 1, 128], [2, 8, 9, 128], [2, 8, 9, 128]]
     assert attention["attributes"]["groups"] == 4
     assert data["coverage"]["flops_share"] == 1.0
+
+
+def test_the_text_reads_back_as_the_intents_of_that_layer(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.call(["intents", "llama3-8b", "--layer", "7", "--text"]) == cli.FINE
+    text = capsys.readouterr().out
+    assert text.startswith("# Meta-Llama-3-8B, prefill, layer model.layers.7\n")
+    read = load(text)
+    assert [intent.kind for intent in read] == [row.kind for row in wants("llama3-8b", layer=7).graph]
+    assert read[0].scope.path == "model.layers.7.input_layernorm"
+    assert dump(read) == text.partition("\n")[2]
 
 
 def test_a_number_format_may_be_asked_for(capsys: pytest.CaptureFixture[str]) -> None:

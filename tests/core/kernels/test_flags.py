@@ -39,10 +39,15 @@ WANTED = {  # so deep that every loop goes round several times, and even: 7680 i
     "index_put": lambda b: ([half(100, 4, 512), half(99, 4, 512), index(99)], [half(100, 4, 512)],
                             {"accumulate": True, "dims": (0,)}),
     "kv_append": lambda b: ([half(2, 4000, 512), half(2, 3000, 512), index(3000)], [half(2, 4000, 512)], {"dim": 1}),
-    "top_k": lambda b: ([half(48_000, 128)], [half(48_000, 8), index(48_000, 8)], {"dim": 1, "k": 8, "largest": True}),
+    "top_k": lambda b: ([half(48_000, 384)], [half(48_000, 8), index(48_000, 8)], {"dim": 1, "k": 8, "largest": True}),
     "sort": lambda b: ([half(48_000, 128)], [half(48_000, 128), index(48_000, 128)], {"descending": False, "dim": 1}),
     "grouped_linear": lambda b: ([half(3840, 7680), half(8, 7680, 7680), index(8)], [half(3840, 7680)],
                                  {"transposed": True}),
+    "add_rms_norm": lambda b: ([half(48_000, 512), half(48_000, 512), half(512)], [half(48_000, 512)] * 2,
+                               {"eps": 1e-5, "compute": torch.float32, "weight_after_cast": True}),
+    "quantise": lambda b: ([half(48_000, 512), half(48_000, 1)], [half(48_000, 512).char()], {"has_zero": False}),
+    "scaled_linear": lambda b: ([half(128, 7680).char(), half(6144, 7680).char(), half(128, 1), half(6144)],
+                                [half(128, 6144)], {"has_bias": False, "transposed": True}),
     "concat": lambda b: ([half(48_000, 512)] * 2, [half(96_000, 512)], {"dim": 0}),
 }  # fmt: skip
 

@@ -60,6 +60,8 @@ def test_a_function_gives_a_module_and_its_inputs_in_order(code: Path) -> None:
         ),
         ("", "nothing_here:make", "^DSF-C016: nothing_here:make: module 'nothing_here' cannot be imported"),
         ("x = 3", "mine_of_test_named:make", "^DSF-C016: .*module 'mine_of_test_named' has no function 'make'$"),
+        ("make = 3 +", "mine_of_test_named:make", "^DSF-C016: .*cannot be imported .SyntaxError: "),
+        ("make = lambda: {}['x']", "mine_of_test_named:make", "^DSF-C023: mine_of_test_named:make fails .KeyError"),
         (
             "make = lambda: 3",
             "mine_of_test_named:make",
@@ -128,6 +130,11 @@ def test_the_graph_of_a_layer_says_what_feeds_what() -> None:
     assert [row.group for row in found.graph if row.group] == [
         "gated_ffn gate", "gated_ffn up", "gated_ffn activation", "gated_ffn down",
     ]  # fmt: skip
+
+
+def test_a_model_without_a_table_of_positions_is_read_beyond_its_training() -> None:
+    """Llama 3 was trained up to 8192; its rotary positions go on."""
+    assert wants("llama3-8b", length=9000).graph[0].inputs[0].region.shape == (1, 9000, 4096)
 
 
 def test_the_layers_of_an_encoder_and_a_decoder_are_counted_on() -> None:

@@ -11,7 +11,11 @@ __all__ = ["KERNELS"]
 
 NAMES = {
     "rms_norm": "RmsNorm",
+    "add_rms_norm": "AddRmsNorm",
     "layer_norm": "LayerNorm",
+    "add_layer_norm": "AddLayerNorm",
+    "group_norm": "GroupNorm",
+    "quantise": "AscendQuant",
     "gated_activation": "SwiGlu",
     "rotary": "ApplyRotaryPosEmb",
     "softmax": "Softmax",
@@ -25,9 +29,11 @@ NAMES = {
     "scatter": "Scatter",
     "index_put": "IndexPutImpl",
     "kv_append": "ScatterUpdate",
-    "sort": "Sort",
-    "top_k": "Topk",
+    "sort": "Sort.scalar",
+    "top_k": "Topk.scalar",
     "histogram": "Histc",
 }
 
-KERNELS = tuple(library("ascend", {kind: (name, f"aclnn{name}") for kind, name in NAMES.items()}))
+KERNELS = tuple(
+    library("ascend", {kind: (name, f"aclnn{name.removesuffix('.scalar')}") for kind, name in NAMES.items()})
+)

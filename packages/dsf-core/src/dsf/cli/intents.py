@@ -10,7 +10,7 @@ import click
 from dsf.cli.switches import common
 
 if TYPE_CHECKING:
-    from dsf.models.wants import Wants
+    from dsf.models.wants import Listing, Wants
 
 __all__ = ["intents"]
 
@@ -27,8 +27,11 @@ __all__ = ["intents"]
     "--layer", type=click.IntRange(min=0), default=0, show_default=True, help="The layer whose graph to show."
 )
 @click.option("--dtype", help="The weights' number format, such as bfloat16. [default: the configuration's]")
+@click.option("--text", is_flag=True, help="The layer as text that DSF can read again, and nothing else.")
 @common
-def intents(model: str, seq_len: int, batch: int, step: str | None, layer: int, dtype: str | None) -> Wants:
+def intents(
+    model: str, seq_len: int, batch: int, step: str | None, layer: int, dtype: str | None, text: bool
+) -> Wants | Listing:
     """Show what MODEL wants: one step of it, recorded operation by operation and read as intents. Nothing is computed,
     no chip and no weights are needed: the 671 billion parameters of DeepSeek-V3 take seconds.
 
@@ -50,11 +53,12 @@ def intents(model: str, seq_len: int, batch: int, step: str | None, layer: int, 
       dsf-cli intents deepseek-v3 --layer 3 --decode
       dsf-cli intents bert-base --seq-len 512 --batch 8 --json
       dsf-cli intents mymodels:small
+      dsf-cli intents qwen3-30b-a3b --layer 1 --text > layer.txt
     """
     from dsf.models.ask import floating
-    from dsf.models.wants import wants
+    from dsf.models.wants import Listing, wants
 
-    return wants(
+    found = wants(
         model,
         batch=batch,
         length=seq_len,
@@ -63,6 +67,7 @@ def intents(model: str, seq_len: int, batch: int, step: str | None, layer: int, 
         dtype=floating(dtype) if dtype else None,
         watch=_aside if sys.stderr.isatty() else lambda stage: None,
     )
+    return Listing(found) if text else found
 
 
 def _aside(stage: str) -> None:

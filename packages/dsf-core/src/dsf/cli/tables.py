@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from dsf.kernels.learn import Learned
     from dsf.models import Answer
     from dsf.models.explain import Explained, Explanation
+    from dsf.models.wants import Listing, Wants
     from dsf.models.wants import Row as IntentRow
-    from dsf.models.wants import Wants
     from dsf.reports import Report
     from dsf.survey import Chips
     from dsf.survey import Line as ChipLine
@@ -354,6 +354,11 @@ def _wants(found: Wants) -> Iterator[Any]:
     yield _opaque(found) if cover.opaque else "opaque: none"
 
 
+def _listing(found: Listing) -> Iterator[Any]:
+    for line in found.text.splitlines():
+        yield _whole(line)
+
+
 def _said(row: IntentRow) -> str:
     """The attributes but for those that say no."""
     said = {name: f"{value:.5g}" if isinstance(value, float) else value for name, value in row.attrs.items()}
@@ -476,5 +481,6 @@ _SHOWN: dict[str, Callable[[Any], Iterator[Any]]] = {
     "Learned": _learned,
     "Explanation": _explanation,
     "Wants": _wants,
+    "Listing": _listing,
 }
 """By the name of the value's class, so that nothing is imported here that a command did not need: torch above all."""

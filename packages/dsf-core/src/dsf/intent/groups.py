@@ -22,10 +22,11 @@ def mark(intents: list[Intent]) -> list[Intent]:
     for at, intent in enumerate(intents):
         if intent.kind == "gated_activation":
             blocks.gated(at)
-        elif intent.kind == "grouped_linear":
-            blocks.experts(at)
         elif intent.kind in ("elementwise", "linear"):
             blocks.plain(at)
+    for at, intent in enumerate(intents):
+        if intent.kind == "grouped_linear":
+            blocks.experts(at)
     return blocks.intents
 
 

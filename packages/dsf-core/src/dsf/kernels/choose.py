@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
+import torch
 from attrs import define, field, frozen
 
 from dsf import errors
@@ -188,7 +189,9 @@ class Chooser:
 def _is_multiplied(intent: Intent, place: int, region: Region) -> bool:
     """Whether an operand of a product's kind enters the matrix engine, or leaves it, as it is: masks, tables, lengths,
     ends, sums of whole numbers and packed weights do not."""
-    return region.dtype.is_floating_point or (place < 2 and intent.kind != "quant_linear")
+    if region.dtype.is_floating_point or intent.kind == "quant_linear":
+        return region.dtype.is_floating_point
+    return place < 2 or region.dtype == torch.int8
 
 
 @define

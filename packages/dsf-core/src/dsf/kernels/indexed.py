@@ -15,7 +15,6 @@ from math import gcd, prod
 import torch
 from attrs import evolve, frozen
 
-from dsf import errors
 from dsf.hdl import Chip
 from dsf.intent.ir import Intent
 from dsf.intent.tape import Region, Window
@@ -25,7 +24,7 @@ from dsf.kernels.compile import Compiler, as_bits
 from dsf.kernels.contraction import merged
 from dsf.kernels.kernel import Limit
 from dsf.kernels.target import Target
-from dsf.kernels.vector import Lane, Stream, Tile, reach, scratch_of, vector_phase
+from dsf.kernels.vector import Lane, Params, Stream, Tile, first_that_fits, reach, scratch_of, vector_phase
 
 __all__ = ["LIMITS", "gather", "index", "index_put", "kv_append", "pick", "rows_by_index", "scatter"]
 
@@ -141,7 +140,7 @@ def kv_append(target: Target, intent: Intent, name: str = "kv_append") -> Progra
     return _put(target, intent, _along(dim, y, new, index), name, add=False)
 
 
-def _params(intent: Intent) -> list[tuple[str, str, int]]:
+def _params(intent: Intent) -> Params:
     """(name, role, bytes) of a program's parameters."""
     named = [(f"in{n}", "in", reach(r.window)) for n, r in enumerate(intent.inputs)]
     return [*named, *((f"out{n}", "out", reach(r.window)) for n, r in enumerate(intent.outputs))]
@@ -177,36 +176,17 @@ def _along(dim: int, table: Side, other: Side, index: Side) -> Picks:
     return Picks(table, other, (index,), ((t.shape[dim], t.stride[dim]),), rest, (at,), wraps=False)
 
 
-Params = list[tuple[str, str, int]]
-
-
 def pick(target: Target, picks: Picks, name: str, params: Params) -> Program:
     """The program that brings what the indices name, in the way that suits."""
     _, content = picks.content()
     ways: list[Callable[[Builder, Target, Picks], None]] = [_pick_rows]
     if content.n == 1 and picks.rows <= WORTH * prod(d.n for d in picks.at):
         ways.insert(0, _pick_on_chip)
-    return _first_that_fits(target, name, params, [partial(_with, way, target, picks) for way in ways])
+    return first_that_fits(target, name, params, [partial(_with, way, target, picks) for way in ways])
 
 
 def _with(way: Callable[[Builder, Target, Picks], None], target: Target, picks: Picks, b: Builder) -> None:
     way(b, target, picks)
-
-
-def _first_that_fits(target: Target, name: str, params: Params, ways: Sequence[Callable[[Builder], None]]) -> Program:
-    """The program of the first way whose tiles fit on chip."""
-    for way in ways:
-        b = target.builder(name)
-        for param in params:
-            b.param(*param)
-        try:
-            way(b)
-        except errors.KernelError as error:
-            if way is ways[-1] or error.code != "DSF-K002":
-                raise
-        else:
-            return b.build()
-    raise AssertionError("there is a way")
 
 
 def _streams(dims: Sequence[Dim], sides: Sequence[tuple[Side, str, Callable[[Dim], int]]]) -> list[Stream]:
@@ -362,7 +342,7 @@ def places(target: Target, lane: Lane, ids: tuple[Tile, ...], picks: Picks) -> T
 
 def _put(target: Target, intent: Intent, picks: Picks, name: str, add: bool, value: float | None = None) -> Program:
     """y = x where they are not one, then what is put, in order."""
-    params = _params(intent)
+    params = list(_params(intent))
     x, y = intent.inputs[0], intent.outputs[0]
     same = (x.buffer, x.offset, x.shape, x.stride) == (y.buffer, y.offset, y.shape, y.stride)
     if same:
@@ -385,7 +365,7 @@ def _put(target: Target, intent: Intent, picks: Picks, name: str, add: bool, val
                 _copy(b, target, *_turned(turned, own))
 
     ways = [_put_on_chip, _put_rows] if on_chip else [_put_rows]
-    return _first_that_fits(target, name, params, [partial(way, emit) for emit in ways])
+    return first_that_fits(target, name, params, [partial(way, emit) for emit in ways])
 
 
 def _taken_first(b: Builder, picks: Picks) -> Picks:

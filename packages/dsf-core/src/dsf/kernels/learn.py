@@ -130,7 +130,7 @@ def tune(chooser: Chooser, kinds: Sequence[str], watch: Watch, scale: float = 1.
         seen = samples(chooser, kind, PARTS[0], most, watch)
         if len({preference for sample in seen for preference in sample.times}) < 2:
             continue
-        trees[kind] = learn(seen)
+        trees[kind] = learn(seen, [kernel.name for kernel in chooser.kernels[kind]])
         unseen[kind] = samples(chooser, kind, PARTS[1], max(round(most * JUDGED), 2), watch)
     document = {
         "schema": SCHEMA,
@@ -179,8 +179,9 @@ def _chosen_loss(kind: str, trees: Trees, sample: Sample) -> float:
     return (able[0] if advice.decides else min(able[:SHORT])) if able else CAP
 
 
-def learn(seen: Sequence[Sample]) -> dict[str, Any]:
-    """The tree for *seen* shapes of one kind, as JSON."""
+def learn(seen: Sequence[Sample], weighed: Iterable[str] = ()) -> dict[str, Any]:
+    """The tree for *seen* shapes of one kind, as JSON. *weighed* are the kernels that were asked, also those that can
+    serve none of these shapes."""
     tiles = _tiles(seen)
     columns = _columns(seen, tiles)
     losses = _losses(seen, tiles, columns)
@@ -191,7 +192,9 @@ def learn(seen: Sequence[Sample]) -> dict[str, Any]:
     taught = np.arange(len(seen)) % HELD_BACK > 0
     fitted = regressor.fit(numbers[taught], capped[taught]).tree_
     ends = fitted.apply(numbers.astype(np.float32))
-    kernels = {name: tiles.get(name, ()) for name in dict.fromkeys(name for s in seen for name, _ in s.times)}
+    kernels = {
+        name: tiles.get(name, ()) for name in dict.fromkeys([*weighed, *(name for s in seen for name, _ in s.times)])
+    }
     counter = iter(range(1, fitted.node_count + 1))
 
     def written(node: int) -> dict[str, Any]:

@@ -48,6 +48,32 @@ def _layer_norm(intent: Intent, x: torch.Tensor, *affine: torch.Tensor) -> tuple
     return (result.to(intent.outputs[0].dtype),)
 
 
+def _added(norm: Reference) -> Reference:
+    """What *norm* makes of x + residual, which is rounded to its own format first, and that sum."""
+
+    def reference(
+        intent: Intent, x: torch.Tensor, residual: torch.Tensor, *affine: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        total = (x.float() + residual.float()).to(intent.outputs[1].dtype)
+        return *norm(intent, total, *affine), total
+
+    return reference
+
+
+def _group_norm(intent: Intent, x: torch.Tensor, *affine: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    grouped = x.float().reshape(x.shape[0], intent.attr("groups"), -1)
+    share = 1 / grouped.shape[-1]
+    centred = grouped - grouped.sum(-1, keepdim=True) * share
+    scale = torch.rsqrt((centred * centred).sum(-1, keepdim=True) * share + intent.attr("eps"))
+    result, rest = (centred * scale).view(x.shape), [t.float() for t in affine]
+    spread = (-1, *(1 for _ in x.shape[2:]))
+    if intent.attr("has_weight"):
+        result = result * rest.pop(0).view(spread)
+    if intent.attr("has_bias"):
+        result = result + rest.pop(0).view(spread)
+    return (result.to(intent.outputs[0].dtype),)
+
+
 def _rounded_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return (a.float() * b.float()).to(a.dtype)
 
@@ -77,6 +103,14 @@ def _reduce(intent: Intent, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
 def _cumsum(intent: Intent, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
     (running,) = meaning(_in_float32(intent), _wide(x))
     return (running.to(intent.outputs[0].dtype),)
+
+
+def _quantise(intent: Intent, x: torch.Tensor, scale: torch.Tensor, *zero: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """NaN becomes what the machine makes of it in whole numbers, which torch leaves open."""
+    limits = torch.iinfo(intent.outputs[0].dtype)
+    number = torch.round(x.float() / scale.float())
+    number = number + zero[0].float() if zero else number
+    return (number.clamp(limits.min, limits.max).to(intent.outputs[0].dtype),)
 
 
 def _in_float32(intent: Intent) -> Intent:
@@ -120,7 +154,11 @@ def _by_indices(first: int) -> Reference:
 
 REFERENCES: dict[str, Reference] = {
     "rms_norm": _rms_norm,
+    "add_rms_norm": _added(_rms_norm),
     "layer_norm": _layer_norm,
+    "add_layer_norm": _added(_layer_norm),
+    "group_norm": _group_norm,
+    "quantise": _quantise,
     "gated_activation": _gated_activation,
     "softmax": _softmax,
     **dict.fromkeys(("rotary", "concat", "arg_reduce", "elementwise", "copy", "fill", "iota", "sort", "top_k",
@@ -138,13 +176,17 @@ REFERENCES: dict[str, Reference] = {
 
 ROUNDINGS: dict[str, Rounding] = {
     "rms_norm": Rounding(
-        2, 8, "sums and rsqrt in fp32; an ulp of the normed value, once rounded, is up to two of the product"
+        2, 64, "sums and rsqrt in fp32; an ulp of the normed value, once rounded, is up to two of the product"
     ),
-    "layer_norm": Rounding(1, 8, "sums and rsqrt in fp32, rounded once"),
+    "add_rms_norm": Rounding(2, 64, "as rms_norm; the sum is rounded once, to its own format"),
+    "layer_norm": Rounding(1, 64, "sums and rsqrt in fp32, rounded once"),
+    "add_layer_norm": Rounding(1, 64, "as layer_norm; the sum is rounded once, to its own format"),
+    "group_norm": Rounding(1, 64, "sums and rsqrt in fp32, rounded once"),
+    "quantise": EXACT,
     "gated_activation": Rounding(
         2, 4, "the activation in fp32; an ulp of it, once rounded, is up to two of the product"
     ),
-    "softmax": Rounding(1, 8, "exp and sums in fp32, rounded once"),
+    "softmax": Rounding(1, 512, "exp and sums in fp32 in another order, the longer the row the further, rounded once"),
     "reduce": Rounding(1, 16, "sums and products in fp32 in another order, rounded once"),
     "cumsum": Rounding(1, 16, "running sums in fp32, rounded once"),
     "elementwise": Rounding(

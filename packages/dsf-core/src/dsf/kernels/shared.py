@@ -14,7 +14,11 @@ __all__ = ["GENERATORS", "library"]
 
 GENERATORS: dict[str, Callable[..., Program]] = {
     "rms_norm": rowwise.rms_norm,
+    "add_rms_norm": rowwise.add_rms_norm,
     "layer_norm": rowwise.layer_norm,
+    "add_layer_norm": rowwise.add_layer_norm,
+    "group_norm": rowwise.group_norm,
+    "quantise": rowwise.quantise,
     "gated_activation": rowwise.gated_activation,
     "rotary": rowwise.rotary,
     "softmax": rowwise.softmax,

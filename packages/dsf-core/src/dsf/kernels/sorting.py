@@ -21,23 +21,29 @@ from dsf.isa import Affine, Builder, Program, Scratch
 from dsf.isa.program import affine, contiguous, dtype_name
 from dsf.kernels.indexed import scalar
 from dsf.kernels.kernel import Limit
-from dsf.kernels.rowwise import moved_last, reduce_into
+from dsf.kernels.rowwise import moved_last, pieces_of, reduce_into
 from dsf.kernels.target import Target
 from dsf.kernels.vector import Lane, Stream, Tile, declare, reach, scratch_of, vector_phase
 
-__all__ = ["LIMITS", "edges", "histogram", "sort", "top_k"]
+__all__ = ["LIMITS", "edges", "histogram", "in_rows", "sort", "top_k"]
 
 
 def sort(target: Target, intent: Intent, name: str = "sort") -> Program:
     """Values and indices in order along one dimension; equal ones keep their order, NaN is the largest."""
-    x, values, indices = (_row(r.window, intent.attr("dim")) for r in (*intent.inputs, *intent.outputs))
+    x, values, indices = in_rows(intent)
     return _sorted(target, name, x, values, indices, intent.attr("descending"))
 
 
 def top_k(target: Target, intent: Intent, name: str = "top_k") -> Program:
     """The k largest (or smallest) along one dimension, in their order."""
-    x, values, indices = (_row(r.window, intent.attr("dim")) for r in (*intent.inputs, *intent.outputs))
+    x, values, indices = in_rows(intent)
     return _sorted(target, name, x, values, indices, intent.attr("largest"))
+
+
+def in_rows(intent: Intent) -> tuple[Window, Window, Window]:
+    """Numbers, values and indices, with the dimension that is ordered as the last one."""
+    x, values, indices = (_row(r.window, intent.attr("dim")) for r in (*intent.inputs, *intent.outputs))
+    return x, values, indices
 
 
 def _row(window: Window, dim: int) -> Window:
@@ -115,8 +121,8 @@ class _Order:
             for at, (first, count, length) in enumerate(pieces):
                 k = min(self.wanted, length)
                 begin = at * pieces[0][1] * self.wanted
-                inputs = [_cut(s, first, count, size, length) for s in (source, places) if s is not None]
-                results = [_cut(Stream(p, "out", w), begin, count, k, k)
+                inputs = [pieces_of(s, first, count, size, length) for s in (source, places) if s is not None]
+                results = [pieces_of(Stream(p, "out", w), begin, count, k, k)
                            for p, w in zip(sides, (left, where), strict=True)]  # fmt: skip
                 of_piece = partial(self._piece, first, size, k)
                 vector_phase(b, self.target, [*inputs, *results], of_piece, whole_rows=True, rows_apart=True)
@@ -176,14 +182,6 @@ class _Order:
         numbers, places = tiles
         order = self.order(lane, numbers)
         return tuple(self.taken(lane, t, order, t.columns) for t in (numbers, places))
-
-
-def _cut(stream: Stream, first: int, count: int, step: int, length: int) -> Stream:
-    """*count* pieces of *length* of each row, *step* numbers from each other, from number *first* on."""
-    w = stream.window
-    near = w.stride[-1]
-    window = evolve(w, shape=(*w.shape[:-1], count, length), stride=(*w.stride[:-1], step * near, near))
-    return evolve(stream, window=window, offset=stream.offset + first * near)
 
 
 def _as_it_is(lane: Lane, tiles: tuple[Tile, ...]) -> tuple[Tile, ...]:

@@ -20,7 +20,10 @@ from dsf.isa import Affine, Builder, Operand, Program, Scratch
 from dsf.isa.program import affine, dtype_name, torch_dtype
 from dsf.kernels.target import Target
 
-__all__ = ["Lane", "Stream", "Tile", "declare", "reach", "row_gap", "vector_nests", "vector_phase", "vector_program"]
+__all__ = [
+    "Compute", "Lane", "Params", "Stream", "Tile", "declare", "first_that_fits", "params_of", "reach", "row_gap",
+    "scratch_of", "vector_nests", "vector_phase", "vector_program",
+]  # fmt: skip
 
 PAD = 32  # elements: rows of a tile start on whole bursts of every number format
 LOADED, SWITCH, LAP = 0, 2, 3  # event ids; a loaded or stored slot has its own: 0 or 1
@@ -241,11 +244,39 @@ def vector_program(
     return b.build()
 
 
-def declare(b: Builder, streams: Sequence[Stream]) -> None:
-    """Declare the parameters that *streams* name, each as long as its furthest stream reaches."""
+Params = Sequence[tuple[str, str, int]]
+"""(name, role, bytes) of a program's parameters."""
+
+
+def first_that_fits(target: Target, name: str, params: Params, ways: Sequence[Callable[[Builder], None]]) -> Program:
+    """The program of the first way whose tiles fit on chip."""
+    for way in ways:
+        b = target.builder(name)
+        for param in params:
+            b.param(*param)
+        try:
+            way(b)
+        except errors.KernelError as error:
+            if way is ways[-1] or error.code != "DSF-K002":
+                raise
+        else:
+            return b.build()
+    raise AssertionError("there is a way")
+
+
+def params_of(streams: Sequence[Stream]) -> Params:
+    """The parameters that *streams* name, each as long as its furthest stream reaches."""
+    found = []
     for param in range(1 + max((s.param for s in streams), default=-1)):
         own = [s for s in streams if s.param == param]
-        b.param(f"{own[0].role}{param}", own[0].role, max(s.reach for s in own))
+        found.append((f"{own[0].role}{param}", own[0].role, max(s.reach for s in own)))
+    return found
+
+
+def declare(b: Builder, streams: Sequence[Stream]) -> None:
+    """Declare the parameters that *streams* name."""
+    for param in params_of(streams):
+        b.param(*param)
 
 
 def vector_phase(

@@ -99,14 +99,16 @@ def _matmuls() -> Iterator[Shape]:
         yield count, rows, width, keys, 0
 
 
-def _rows_of(*names: str) -> Callable[[], Iterator[Shape]]:
-    """(rows, columns): as many rows as tokens, the columns that a model has under *names*."""
+def _rows_of(*names: str, each: str = "") -> Callable[[], Iterator[Shape]]:
+    """(rows, columns): as many rows as tokens (times what a model has under *each*), the columns that it has under
+    *names*."""
 
     def rows() -> Iterator[Shape]:
         data = _data()
         for model in data["models"]:
             for parts in data["splits"]:
-                yield from ((m, model[name] // parts) for m in _tokens(data) for name in names)
+                rows = max(model[each] // parts, 1) if each else 1
+                yield from ((m * rows, model[name] // (1 if each else parts)) for m in _tokens(data) for name in names)
 
     return rows
 
@@ -198,12 +200,12 @@ KINDS: dict[str, tuple[Callable[[], Iterable[Shape]], Callable[..., Intent]]] = 
     "rms_norm": (_rows_of("hidden", "width"), _rms_norm),
     "layer_norm": (_rows_of("hidden"), _layer_norm),
     "gated_activation": (_rows_of("ffn"), _gated),
-    "rotary": (_rows_of("width"), _rotary),
+    "rotary": (_rows_of("width", each="heads"), _rotary),
     "softmax": (_rows_of("heads", "vocab"), _softmax),
     "reduce": (_rows_of("hidden", "heads"), _reduce),
     "arg_reduce": (_rows_of("heads", "vocab"), _arg_reduce),
     "cumsum": (_rows_of("heads"), _cumsum),
     "embedding": (_rows_of("hidden"), _embedding),
-    "concat": (_rows_of("width"), _concat),
+    "concat": (_rows_of("width", each="kv_heads"), _concat),
 }
 """By kind: all shapes, and the intent of one."""

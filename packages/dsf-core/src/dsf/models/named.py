@@ -61,7 +61,11 @@ def _made(name: str) -> Named:
     """The model that the user's function makes: the module, or a pair of it and its inputs, by name or in order."""
     from torch import nn
 
-    made = _function(name)()
+    make = _function(name)
+    try:
+        made = make()
+    except Exception as cause:
+        raise errors.ModelError("DSF-C023", f"{name} fails ({type(cause).__name__}: {cause})") from cause
     model, given = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
     if not isinstance(model, nn.Module):
         raise errors.ModelError(
@@ -85,10 +89,10 @@ def _function(name: str) -> Any:
         sys.path.insert(0, here)
     try:
         found = getattr(importlib.import_module(module), function, None)
-    except ImportError as cause:
+    except Exception as cause:  # whatever the user's module does when it is imported
         raise errors.ModelError(
-            "DSF-C016", f"{name}: module '{module}' cannot be imported ({cause}); expected an importable module with a "
-            "function that returns a model"
+            "DSF-C016", f"{name}: module '{module}' cannot be imported ({type(cause).__name__}: {cause}); expected an "
+            "importable module with a function that returns a model"
         ) from cause  # fmt: skip
     finally:
         if added:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from dsf import errors
 from dsf.intent.coverage import Coverage, coverage
 from dsf.intent.expression import text
 from dsf.intent.ir import Intent
 from dsf.intent.tape import Region
+from dsf.intent.text import dump
 from dsf.models.capture import Part, Step, capture
 from dsf.models.named import named
 from dsf.segments import unit
@@ -19,7 +20,7 @@ from dsf.segments import unit
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Operand", "Row", "Wants", "wants"]
+__all__ = ["Listing", "Operand", "Row", "Wants", "layers_of", "wants"]
 
 
 @frozen
@@ -98,6 +99,35 @@ class Wants:
         }  # fmt: skip
 
 
+@frozen(eq=False)
+class Listing:
+    """The graph of the layer in the text form of intents, which `dsf.intent.text.load` reads."""
+
+    wants: Wants
+
+    @property
+    def findings(self) -> tuple[Any, ...]:
+        """What stayed opaque."""
+        return self.wants.findings
+
+    @property
+    def text(self) -> str:
+        """A remark on what it is, then one intent a line, each segment with its own numbers of buffers."""
+        found = self.wants
+        where = f", layer {found.layer}" if found.layer else ""
+        return "".join([f"# {found.model}, {found.step}{where}\n", *map(_text, found.parts)])
+
+    def to_json(self) -> dict[str, Any]:
+        """The text and all that the graph has."""
+        return {**self.wants.to_json(), "text": self.text}
+
+
+def _text(part: Part) -> str:
+    """Equal layers share their intents: here each says the module that it is really from."""
+    ops = part.segment.ops
+    return dump([evolve(intent, scope=ops[intent.ops[-1]].scope, site=None) for intent in part.intents])
+
+
 def wants(
     name: str,
     *,
@@ -141,9 +171,12 @@ def wants(
 
 def _check_length(name: str, model: Any, length: int) -> None:
     """A table of positions is read at every token: beyond its end there is no row, and without numbers nobody sees."""
+    from torch import nn
+
     config = getattr(model, "config", None)
     most = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None)
-    if getattr(model, "main_input_name", "") == "input_ids" and most is not None and length > most:
+    tables = {module.num_embeddings for module in model.modules() if isinstance(module, nn.Embedding)}
+    if getattr(model, "main_input_name", "") == "input_ids" and most in tables and length > most:
         raise errors.ModelError(
             "DSF-C022", f"{name}: {length} tokens; its positions end at {most}; ask for fewer with --seq-len"
         )
@@ -160,7 +193,7 @@ def _path(part: Part) -> str:
 
 
 def _rows(parts: tuple[Part, ...]) -> Iterator[Row]:
-    numbers: dict[int, int] = {}
+    numbers: dict[tuple[int, int], int] = {}  # by tape and buffer
     count = 0
     for part in parts:
         for intent in part.intents:
@@ -168,10 +201,11 @@ def _rows(parts: tuple[Part, ...]) -> Iterator[Row]:
             count += 1
 
 
-def _row(index: int, part: Part, intent: Intent, numbers: dict[int, int]) -> Row:
+def _row(index: int, part: Part, intent: Intent, numbers: dict[tuple[int, int], int]) -> Row:
     def operands(regions: tuple[Region, ...]) -> tuple[Operand, ...]:
-        whole = part.segment.buffers
-        return tuple(Operand(numbers.setdefault(whole[r.buffer], len(numbers)), r) for r in regions)
+        segment = part.segment
+        keys = [(id(segment.whole), segment.buffers[region.buffer]) for region in regions]
+        return tuple(Operand(numbers.setdefault(k, len(numbers)), r) for k, r in zip(keys, regions, strict=True))
 
     ops = [part.segment.ops[number] for number in intent.ops]
     group = f"{intent.group.kind} {intent.group.role}" if intent.group else ""

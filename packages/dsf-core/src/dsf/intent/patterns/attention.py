@@ -117,10 +117,12 @@ def _uncast(m: Match, region: Region) -> Region:
 @frozen
 class _Scores:
     """What lies between the softmax and the product of queries and keys. *shape* is that of the scores [..., S, KV]
-    with as many dimensions as there ever were; *added* is expanded to it, the outermost addend first."""
+    with as many dimensions as there ever were; *added* is expanded to it, the outermost addend first. *dtype* is that
+    of the weights."""
 
     raw: Region
     shape: tuple[int, ...]
+    dtype: torch.dtype
     scale: float
     softcap: float | None
     added: tuple[Region, ...] = field(factory=tuple)
@@ -146,7 +148,7 @@ def _scores(m: Match, weights: Region) -> _Scores:
     scale = 1.0
     if m.maker(scores) in ("mul.Tensor", "mul.Scalar", "div.Tensor", "div.Scalar") and m.pick((True, False)):
         scores, scale = _scaled(m, scores)
-    return _Scores(_uncast(m, scores), shape, scale, softcap, tuple(added))
+    return _Scores(_uncast(m, scores), shape, softmax.out.dtype, scale, softcap, tuple(added))
 
 
 def _scaled(m: Match, region: Region) -> tuple[Region, float]:
@@ -203,6 +205,9 @@ def _attends(m: Match, qkv: tuple[Region, ...], scores: _Scores, scale: float, a
     require(len(out.shape) == 4 and k.shape[:3] == v.shape[:3] and q.shape[0] == k.shape[0])
     require(k.shape[1] in (1, q.shape[1]) and out.shape == (*q.shape[:3], v.shape[3]))
     require(q.dtype == k.dtype == v.dtype == out.dtype and q.dtype.is_floating_point)
+    require(
+        torch.promote_types(scores.dtype, q.dtype) == scores.dtype
+    )  # a softmax narrower than its scores rounds them
     keys, values = _unrepeated(m, k), _unrepeated(m, v)
     require(keys.shape[:3] == values.shape[:3] and q.shape[1] % keys.shape[1] == 0)
     return build(
@@ -221,6 +226,7 @@ def latent(m: Match) -> Intent:
     require(len(values.shape) == 4)
     scores = _scores(m, weights)
     require(scores.softcap is None and len(scores.added) <= 1)
+    require(torch.promote_types(scores.dtype, values.dtype) == scores.dtype)
     left, right = m.operands(m.made_as(scores.raw, "add.Tensor"))
     (q, first), (rope, second) = (m.made_as(r, "matmul.default").args[:2] for r in (left, right))
     require(all(len(r.shape) == 4 for r in (q, first, rope, second)) and q.shape[:3] == rope.shape[:3])

@@ -20,5 +20,7 @@ def gated_activation(m: Match) -> Intent:
     if act == "gelu" and node.arg(1, "approximate", "none") == "tanh":
         act = "gelu_tanh"
     require(gate.shape == up.shape == m.anchor.out.shape and not same(gate, up))
+    made = m.graph.producer(gate)  # x * sigmoid(1.702 * x) is one expression, no gate
+    require(made is None or not any(same(region, up) for region in made.reads))
     require(gate.dtype == up.dtype == m.anchor.out.dtype and gate.dtype.is_floating_point)
     return build("gated_activation", m.anchor, (gate, up), act=act)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from dsf.intent.graph import Node
 from dsf.intent.ir import Intent
 from dsf.intent.operators import build
 from dsf.intent.patterns.match import Match, cast_source, require
@@ -19,9 +20,9 @@ def _vector(region: Region, size: int) -> Region:
     return view(region, (size,), region.stride[-1:])
 
 
-def _normalised(m: Match, region: Region) -> tuple[Region, torch.dtype, float]:
+def _normalised(m: Match, product: Node) -> tuple[Region, torch.dtype, float]:
     """x * rsqrt(mean(x ** 2, -1, keepdim) + eps) with an optional cast of x: x before it, the dtype inside, eps."""
-    x, inverse = m.operands(m.made_by(region, "mul.Tensor"))
+    x, inverse = m.operands(product)
     shifted = m.made_by(m.made_by(inverse, "rsqrt.default").args[0], "add.Tensor", "add.Scalar")
     total, eps = shifted.args[:2]
     require(isinstance(eps, float) and shifted.arg(2, "alpha", 1) == 1)
@@ -34,7 +35,9 @@ def _normalised(m: Match, region: Region) -> tuple[Region, torch.dtype, float]:
     if same(wide, x):
         return m.through_cast(x), x.dtype, eps
     narrow = cast_source(m.made_by(wide, "_to_copy.default"))  # T5: the factor is x itself, which torch widens
-    require(same(narrow, x) and region.dtype == wide.dtype and torch.promote_types(x.dtype, wide.dtype) == wide.dtype)
+    require(
+        same(narrow, x) and product.out.dtype == wide.dtype and torch.promote_types(x.dtype, wide.dtype) == wide.dtype
+    )
     return x, wide.dtype, eps
 
 
@@ -43,7 +46,7 @@ def rms_norm(m: Match) -> Intent:
     out = m.anchor.out
     weight, scaled = m.operands(m.anchor)
     require(weight.dtype == scaled.dtype == out.dtype)
-    x, compute, eps = _normalised(m, m.through_cast(scaled))
+    x, compute, eps = _normalised(m, m.made_by(m.through_cast(scaled), "mul.Tensor"))
     require(x.dtype == out.dtype and x.shape == out.shape)
     inputs = x, _vector(weight, x.shape[-1])
     return build("rms_norm", m.anchor, inputs, compute=compute, eps=eps, weight_after_cast=True)
@@ -53,7 +56,7 @@ def rms_norm_weight_inside(m: Match) -> Intent:
     """cast(normalised * weight), the weight in the inner dtype: Gemma, OLMo 2 [transformers GemmaRMSNorm]."""
     product = m.made_by(cast_source(m.anchor), "mul.Tensor")
     weight, scaled = m.operands(product)
-    x, compute, eps = _normalised(m, scaled)
+    x, compute, eps = _normalised(m, m.made_by(scaled, "mul.Tensor"))
     require(x.dtype == m.anchor.out.dtype and x.shape == m.anchor.out.shape)
     inputs = x, _vector(weight, x.shape[-1])
     return build("rms_norm", m.anchor, inputs, compute=compute, eps=eps, weight_after_cast=False)
@@ -61,8 +64,9 @@ def rms_norm_weight_inside(m: Match) -> Intent:
 
 def rms_norm_without_weight(m: Match) -> Intent:
     """cast(normalised): the norm of heads that have no weight [transformers Llama4TextL2Norm]."""
-    out = m.anchor.out
-    inner = cast_source(m.anchor) if m.anchor.name == "_to_copy.default" else out
-    x, compute, eps = _normalised(m, inner)
+    out, product = m.anchor.out, m.anchor
+    if product.name == "_to_copy.default":
+        product = m.made_by(cast_source(product), "mul.Tensor")
+    x, compute, eps = _normalised(m, product)
     require(x.dtype == out.dtype and x.shape == out.shape)
     return build("rms_norm", m.anchor, (x,), compute=compute, eps=eps, has_weight=False, weight_after_cast=False)
