@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -126,10 +127,12 @@ def _told(path: list[tuple[Node, bool]]) -> str:
 
 @frozen(eq=False)
 class Trees:
-    """What was learned for a chip. *foreign* says, in words, why these trees are not for the chip in use, if so."""
+    """What was learned for a chip. *foreign* says, in words, why these trees are not for the chip in use, if so;
+    *digest* tells them from others."""
 
     by_kind: dict[str, Tree] = field(factory=dict)
     foreign: str = ""
+    digest: str = ""
 
     def advice(self, kind: str, sizes: Sizes) -> Advice | None:
         """What the tree for *kind* says of *sizes*; None where there is none."""
@@ -190,7 +193,8 @@ def parse(document: dict[str, Any], chip: Chip) -> Trees:
         raise ValueError(f"schema {document['schema']!r}; this DSF reads schema {SCHEMA}")
     trees = {kind: _tree(kind, tree) for kind, tree in document["trees"].items()}
     foreign = "" if document["hdl_hash"] == chip.hash else f"it knows another description of {chip.name}"
-    return Trees(trees, foreign)
+    digest = blake2b(json.dumps(document, sort_keys=True).encode(), digest_size=16).hexdigest()
+    return Trees(trees, foreign, digest)
 
 
 def _tree(kind: str, data: dict[str, Any]) -> Tree:
