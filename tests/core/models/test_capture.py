@@ -74,6 +74,14 @@ def test_a_chip_that_serves_every_whole_hears_the_same_intents(
     assert [str(intent) for flush in flushes for intent in flush] == [str(intent) for intent in step.intents]
 
 
+def test_weights_without_memory_are_weights_all_the_same() -> None:
+    (step,) = capture(on_meta(preset("gpt2"), torch.float32), length=5)
+    part = step.parts[1]
+    buffers = part.segment.tape.buffers
+    linear = next(intent for intent in part.intents if intent.kind == "linear")
+    assert [buffers[region.buffer].constant for region in linear.inputs[:3]] == [False, True, True]
+
+
 def test_inputs_of_the_users_own_are_taken_by_name() -> None:
     (step,) = capture(nn.Linear(4, 8), {"input": torch.zeros(3, 4)})
     (linear,) = step.intents
