@@ -158,26 +158,33 @@ class Bench:
         inputs: Tensors,
         outputs: Tensors,
         *,
-        kernel: Kernel | None = None,
+        kernel: Kernel | tuple[int, ...] | None = None,
         exact: bool = False,
         **attrs: Any,
     ) -> Run:
-        """Execute the intent's program, by *kernel* or by who is chosen."""
+        """Execute the intent's program, by *kernel* or by who is chosen. A tuple is the attribute that a pool calls so."""
+        if isinstance(kernel, tuple):
+            attrs["kernel"], kernel = kernel, None
         intent = self.intent(kind, inputs, outputs, **attrs)
         if kernel is None:
             kernel, program = self.chosen(intent)
         else:
             program = kernel.emit(self.target, intent)
         reference = tuple(t.clone() for t in kernel.reference(intent, *(t.clone() for t in inputs)))
+        results = self.execute(program, inputs, outputs, exact)
+        return Run(self, kernel, intent, tuple(inputs), results, reference, program, self.timing(program))
+
+    def execute(
+        self, program: Program, inputs: Tensors, outputs: Tensors, exact: bool = False
+    ) -> tuple[torch.Tensor, ...]:
+        """What *program* leaves in the outputs' places; nothing else has changed."""
         layout = Layout.of(self.arena, program, inputs, outputs)
         machine = self._machines.get(exact)
         if machine is None:
             machine = self._machines[exact] = Functional(self.chip, self.isa, self.arena, exact)
         machine.bind(machine.unroll(program), layout.addresses).run()
         layout.untouched_but(len(inputs))
-        return Run(
-            self, kernel, intent, tuple(inputs), layout.results(len(inputs)), reference, program, self.timing(program)
-        )
+        return layout.results(len(inputs))
 
     def oracle(self, kind: str, inputs: Tensors, outputs: Tensors, *, exact: bool = False, **attrs: Any) -> Run:
         """As `run`, and both planes agree with the oracle: bits equal, cycles equal."""

@@ -101,6 +101,7 @@ def test_the_scalar_unit_serves_every_primitive() -> None:
     assert served == {
         *POINTWISE,
         *(f"reduce.{r}" for r in (*REDUCTIONS, *ARG_REDUCTIONS)),
+        *("take", "put", "put.add", "order.ascending", "order.descending"),
         "fill",
         "iota",
         "scan.cumsum",

@@ -18,6 +18,10 @@ def half(*shape: int) -> torch.Tensor:
     return torch.empty(shape, dtype=torch.float16)
 
 
+def index(*shape: int) -> torch.Tensor:
+    return torch.empty(shape, dtype=torch.int64)
+
+
 WANTED = {  # so deep that every loop goes round several times, and even: 7680 is a multiple of every likely slab
     "linear": lambda b: ([half(128, 7680), half(6144, 7680), half(6144)], [half(128, 6144)],
                          {"has_bias": True, "transposed": True}),
@@ -28,6 +32,25 @@ WANTED = {  # so deep that every loop goes round several times, and even: 7680 i
                            {"eps": 1e-5, "compute": torch.float32, "weight_after_cast": True}),
     "softmax": lambda b: ([half(48_000, 512)], [half(48_000, 512)], {"dim": 1, "log": False}),
     "gated_activation": lambda b: ([half(48_000, 512)] * 2, [half(48_000, 512)], {"act": "silu"}),
+    "index": lambda b: ([half(1000, 512), index(48_000)], [half(48_000, 512)], {"dims": (0,)}),
+    "gather": lambda b: ([half(48_000, 512), index(48_000, 16)], [half(48_000, 16)], {"dim": 1}),
+    "scatter": lambda b: ([half(48_000, 512), index(48_000, 16), half(48_000, 16)], [half(48_000, 512)],
+                          {"dim": 1, "has_src": True, "reduce": "add", "value": None}),
+    "index_put": lambda b: ([half(100, 4, 512), half(99, 4, 512), index(99)], [half(100, 4, 512)],
+                            {"accumulate": True, "dims": (0,)}),
+    "kv_append": lambda b: ([half(2, 4000, 512), half(2, 3000, 512), index(3000)], [half(2, 4000, 512)], {"dim": 1}),
+    "top_k": lambda b: ([half(48_000, 384)], [half(48_000, 8), index(48_000, 8)], {"dim": 1, "k": 8, "largest": True}),
+    "sort": lambda b: ([half(48_000, 128)], [half(48_000, 128), index(48_000, 128)], {"descending": False, "dim": 1}),
+    "grouped_linear": lambda b: ([half(3840, 7680), half(8, 7680, 7680), index(8)], [half(3840, 7680)],
+                                 {"transposed": True}),
+    "add_rms_norm": lambda b: ([half(48_000, 512), half(48_000, 512), half(512)], [half(48_000, 512)] * 2,
+                               {"eps": 1e-5, "compute": torch.float32, "weight_after_cast": True}),
+    "quantise": lambda b: ([half(48_000, 512), half(48_000, 1)], [half(48_000, 512).char()], {"has_zero": False}),
+    "scaled_linear": lambda b: ([half(128, 7680).char(), half(6144, 7680).char(), half(128, 1), half(6144)],
+                                [half(128, 6144)], {"has_bias": False, "transposed": True}),
+    "convolution": lambda b: ([half(2, 1920, 64, 120), half(128, 1920, 2, 2)], [half(2, 128, 63, 119)],
+                              {"dilation": (1, 1), "groups": 1, "has_bias": False, "padding": (0, 0),
+                               "stride": (1, 1)}),
     "concat": lambda b: ([half(48_000, 512)] * 2, [half(96_000, 512)], {"dim": 0}),
 }  # fmt: skip
 

@@ -12,6 +12,7 @@ import torch
 from torch.nn import functional as F
 
 from dsf import errors
+from dsf.intent.meaning import meaning
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 U32 = 2.0**-24
@@ -504,9 +505,9 @@ def test_a_row_longer_than_any_instruction_is_summed_in_pieces(bench):
 
 
 def test_a_row_that_no_memory_holds_is_left_to_the_host_with_the_memorys_words(bench):
-    x = torch.zeros(1, 600_000).half()
+    table = torch.zeros(1, 600_000).half()
     scratch = bench.target.row("load").operands[0][1].spaces[0]
-    why = bench.refusal("softmax", [x], [bench.out(x.shape, x.dtype)], dim=1, log=False)
+    why = bench.refusal("embedding", [torch.zeros(1).int(), table], [bench.out(table.shape, table.dtype)])
     assert f"{scratch}: a tile of" in why
     assert f"of {bench.chip.memories[scratch].nbytes} bytes" in why
 
@@ -559,3 +560,120 @@ def test_planes_and_oracle_agree(bench, kind, dtype, exact):
         "concat": ([x, y[:7]], [bench.out((73, 40), dtype)], {"dim": 0}),
     }[kind]  # fmt: skip
     bench.oracle(kind.split()[0], inputs, outputs, exact=exact, **attrs)
+
+
+def means_it(run) -> None:
+    """The program is its reference and the intent's meaning, both to within what the kernel states."""
+    run.agrees()
+    for result, wanted in zip(run.outputs, meaning(run.intent, *run.inputs), strict=True):
+        assert run.kernel.rounding.excess(result, wanted) is None
+
+
+@formats
+@lies
+@pytest.mark.parametrize("late", [False, True])
+def test_a_sum_is_stored_and_its_rms_norm(bench, late, lie, dtype):
+    x, residual, weight = (laid(torch.randn(4, 3, 33).to(dtype), lie), torch.randn(4, 3, 33).to(dtype),
+                           torch.randn(33).to(dtype))  # fmt: skip
+    outs = [bench.out(x.shape, dtype), bench.out(x.shape, dtype)]
+    attrs = {"eps": 1e-5, "compute": torch.float32, "weight_after_cast": late}
+    run = bench.oracle("add_rms_norm", [x, residual, weight], outs, **attrs)
+    means_it(run)
+    assert torch.equal(run.outputs[1], x + residual)
+
+
+def test_a_sum_of_two_formats_is_rounded_once(bench):
+    x, residual, weight = torch.randn(6, 40), torch.randn(6, 40).bfloat16(), torch.randn(40)
+    outs = [bench.out((6, 40), torch.float32), bench.out((6, 40), torch.float32)]
+    attrs = {"eps": 1e-5, "compute": torch.float32, "weight_after_cast": False}
+    means_it(bench.oracle("add_rms_norm", [x, residual, weight], outs, **attrs))
+
+
+@formats
+@pytest.mark.parametrize("affine", [0, 1, 2])
+def test_a_sum_is_stored_and_its_layer_norm(bench, affine, dtype):
+    x, residual = torch.randn(4, 3, 5, 7).to(dtype), torch.randn(4, 3, 5, 7).to(dtype)
+    rest = [torch.randn(5, 7).to(dtype) for _ in range(affine)]
+    outs = [bench.out(x.shape, dtype), bench.out(x.shape, dtype)]
+    attrs = {"axes": 2, "eps": 1e-5, "has_weight": affine > 0, "has_bias": affine > 1}
+    means_it(bench.oracle("add_layer_norm", [x, residual, *rest], outs, **attrs))
+
+
+@formats
+@pytest.mark.parametrize(
+    ("shape", "groups"), [((2, 6, 5, 7), 3), ((1, 4, 9), 1), ((3, 80), 4), ((2, 4, 3, 2, 2), 2)], ids=str
+)
+@pytest.mark.parametrize("affine", [0, 1, 2])
+def test_group_norm_is_torchs(bench, shape, groups, affine, dtype):
+    x, rest = torch.randn(shape).to(dtype), [torch.randn(shape[1]).to(dtype) for _ in range(affine)]
+    attrs = {"groups": groups, "eps": 1e-5, "has_weight": affine > 0, "has_bias": affine > 1}
+    means_it(bench.oracle("group_norm", [x, *rest], [bench.out(shape, dtype)], **attrs))
+
+
+@formats
+@pytest.mark.parametrize("whole", [torch.int8, torch.uint8], ids=str)
+@pytest.mark.parametrize(
+    "zero", [None, torch.tensor(5, dtype=torch.int32), torch.arange(33, dtype=torch.int8)], ids=str
+)
+def test_numbers_are_quantised_to_the_nearest_and_saturate(bench, zero, whole, dtype):
+    """One scale for each row, or for all; halves to even."""
+    x = torch.randn(7, 33).to(dtype) * 90
+    x[0, :4] = torch.tensor([0.5, 1.5, torch.inf, -torch.inf]).to(dtype)
+    scale = (torch.rand(7, 1) + 0.1).to(dtype) if zero is None else torch.tensor(1.0)
+    rest = [] if zero is None else [zero]
+    run = bench.oracle("quantise", [x, scale, *rest], [bench.out(x.shape, whole)], has_zero=zero is not None)
+    means_it(run)
+
+
+@formats
+@pytest.mark.parametrize("shape", [(2, 4, 5, 16), (1, 1, 1, 2), (3, 7, 64)], ids=str)
+def test_interleaved_rotary_turns_neighbours(bench, shape, dtype):
+    x, cos, sin = (torch.randn(shape).to(dtype) for _ in range(3))
+    means_it(bench.oracle("rotary", [x, cos, sin], [bench.out(shape, dtype)], style="interleaved"))
+
+
+LONG = 300_001  # numbers of a row that no vector memory holds
+
+
+def long_rows(dtype: torch.dtype) -> torch.Tensor:
+    return torch.randn(3, LONG).to(dtype)
+
+
+@formats
+@pytest.mark.parametrize("log", [False, True])
+def test_softmax_of_a_row_that_no_memory_holds(bench, log, dtype):
+    """float16 has too few small numbers for it."""
+    if dtype == torch.float16 and not log:
+        dtype = torch.float32
+    x = long_rows(dtype)
+    x[1, 5], x[2, 7:] = torch.nan, -torch.inf
+    means_it(bench.run("softmax", [x], [bench.out(x.shape, dtype)], dim=1, log=log))
+    turned = x.t().contiguous()
+    means_it(bench.run("softmax", [turned], [bench.out(turned.shape, dtype)], dim=0, log=log))
+
+
+@formats
+def test_norms_of_rows_that_no_memory_holds(bench, dtype):
+    x, weight, bias = long_rows(dtype) + 1, torch.randn(LONG).to(dtype), torch.randn(LONG).to(dtype)
+    rms = {"eps": 1e-5, "compute": torch.float32, "weight_after_cast": True}
+    layer = {"axes": 1, "eps": 1e-5, "has_weight": True, "has_bias": True}
+    means_it(bench.run("rms_norm", [x, weight], [bench.out(x.shape, dtype)], **rms))
+    means_it(bench.run("layer_norm", [x, weight, bias], [bench.out(x.shape, dtype)], **layer))
+    both = [bench.out(x.shape, dtype), bench.out(x.shape, dtype)]
+    means_it(bench.run("add_rms_norm", [x, x.flip(1), weight], both, **rms))
+    means_it(bench.run("add_layer_norm", [x, x.flip(1), weight, bias], both, **layer))
+
+
+@formats
+def test_group_norm_of_groups_that_no_memory_holds(bench, dtype):
+    x, weight = torch.randn(2, 8, 200, 301).to(dtype), torch.randn(8).to(dtype)
+    attrs = {"groups": 2, "eps": 1e-5, "has_weight": True, "has_bias": True}
+    means_it(bench.run("group_norm", [x, weight, weight], [bench.out(x.shape, dtype)], **attrs))
+
+
+@pytest.mark.parametrize("n", [LONG, 4096 * 80])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.int64, torch.bool], ids=str)
+def test_the_running_sum_of_a_row_that_no_memory_holds(bench, n, dtype):
+    x = torch.randint(-2, 3, (2, n)).to(dtype)
+    out = bench.out(x.shape, torch.int64 if dtype == torch.bool else dtype)
+    means_it(bench.run("cumsum", [x], [out], dim=1))

@@ -6,6 +6,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from dsf.kernels.shared import GENERATORS
+
 NORM = {"eps": 1e-5, "compute": torch.float32, "weight_after_cast": True}
 
 
@@ -25,9 +27,9 @@ def linear(bench, m: int, n: int, k: int, bias: bool = False):
 def test_every_kernel_is_offered_under_its_librarys_name(acme):
     names = [kernel.name for kernel in acme.kernels]
     assert names == [
-        "generic.matmul", "generic.batch_matmul", "generic.attention", "generic.rms_norm", "generic.layer_norm",
-        "generic.gated_activation", "generic.rotary", "generic.softmax", "generic.embedding", "generic.concat",
-        "generic.reduce", "generic.arg_reduce", "generic.cumsum",
+        "generic.matmul", "generic.batch_matmul", "generic.attention", "generic.grouped_matmul", "generic.fused_matmul",
+        "generic.int8_matmul", "generic.quant_matmul", "generic.weight_quant_matmul", "generic.convolution",
+        *(f"generic.{kind}" for kind in GENERATORS),
         "compiled.elementwise", "compiled.copy", "compiled.fill", "compiled.iota",
     ]  # fmt: skip
 
@@ -70,7 +72,7 @@ def test_a_product_that_no_tile_fits_is_refused_in_words(variant):
     x, w = torch.randn(16, 40).half(), torch.randn(16, 40).half()
     why = bench.refusal("linear", [x, w], [bench.out((16, 16), x.dtype)], has_bias=False, transposed=True)
     words = "no tile of a product of (16 x 40) by (40 x 16) in float16 fits sram and acc"
-    assert why == f"generic.matmul: generic(acme-variant): {words}"
+    assert why.split("; ")[0] == f"generic.matmul: generic(acme-variant): {words}"
 
 
 def test_a_bias_needs_a_path_to_the_accumulators(variant):
@@ -78,14 +80,14 @@ def test_a_bias_needs_a_path_to_the_accumulators(variant):
     linear(bench, 5, 7, 9)
     x, w, b = torch.randn(5, 9).half(), torch.randn(7, 9).half(), torch.randn(7).half()
     why = bench.refusal("linear", [x, w, b], [bench.out((5, 7), x.dtype)], has_bias=True, transposed=True)
-    assert why == "generic.matmul: generic(acme-variant): no instruction serves 'load.acc'"
+    assert why.split("; ")[0] == "generic.matmul: generic(acme-variant): no instruction serves 'load.acc'"
 
 
 def test_results_that_cannot_leave_the_accumulators_are_left_to_the_host(variant):
     bench = variant({"/paths/acc->hbm": None})
     x, w = torch.randn(5, 9).half(), torch.randn(7, 9).half()
     why = bench.refusal("linear", [x, w], [bench.out((5, 7), x.dtype)], has_bias=False, transposed=True)
-    assert why == "generic.matmul: generic(acme-variant): no instruction serves 'matmul' on float16"
+    assert why.split("; ")[0] == "generic.matmul: generic(acme-variant): no instruction serves 'matmul' on float16"
     bench.run("copy", [x], [bench.out(x.shape, x.dtype)]).equals(x)
 
 
@@ -114,4 +116,4 @@ def test_products_need_the_vendors_plugin(plain):
     """The vector cores have no way to the accumulators of the cube cores."""
     x, w = torch.randn(5, 9).half(), torch.randn(7, 9).half()
     why = plain.refusal("linear", [x, w], [plain.out((5, 7), x.dtype)], has_bias=False, transposed=True)
-    assert why == "generic.matmul: generic(ascend-910b2): no instruction serves 'matmul' on float16"
+    assert why.split("; ")[0] == "generic.matmul: generic(ascend-910b2): no instruction serves 'matmul' on float16"

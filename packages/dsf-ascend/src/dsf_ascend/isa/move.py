@@ -15,7 +15,7 @@ import torch
 
 from dsf.hdl import Chip
 from dsf.isa import Isa, Operand, accumulate, laws, read, write
-from dsf.isa.families import add_copies, add_indexed, in_place
+from dsf.isa.families import add_block_gather, add_copies, add_indexed, in_place
 from dsf.isa.program import Instruction
 from dsf.isa.rules import holds_numbers, limit, one_dtype, one_shape, scalars_fit, whole
 from dsf.isa.table import Row, Rule
@@ -25,6 +25,7 @@ from dsf_ascend.isa.fractals import columns_in_fractals, from_fractals, to_fract
 __all__ = ["declare"]
 
 SOURCE = "asc-devkit guide, DataCopy and LoadData; rates: ini AICoreMemoryRates"
+INDEXED = "asc-devkit guide, DataCopy; its address is the scalar unit's, which reads group lists from GM"
 PAD = "asc-devkit guide, DataCopyPad"
 FRACTALS = "asc-devkit guide, DataCopy ND2NZ and NZ2ND"
 ATOMIC = "asc-devkit guide, SetAtomicAdd, SetAtomicMax, SetAtomicMin"
@@ -38,6 +39,7 @@ def declare(isa: Isa) -> None:
     add_copies(isa, "MTE3", "L1", "GM", "DataCopy.L12GM", "store.l1", SOURCE, [gap_fits_the_field])
     add_indexed(isa, "MTE2", "GM", "UB", "DataCopy.Gather", "", SOURCE)
     add_indexed_store(isa)
+    add_block_gather(isa, "MTE2", "GM", "L1", "DataCopy.GM2L1.Indexed", INDEXED)
     _add_padded(isa)
     _add_fractals(isa)
     _add_atomics(isa)

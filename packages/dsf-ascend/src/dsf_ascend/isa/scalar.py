@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dsf.isa import Isa
-from dsf.isa.families import add_pointwise, add_reductions, add_scans, add_vector_moves
+from dsf.isa.families import add_picks, add_pointwise, add_reductions, add_scans, add_sorts, add_vector_moves
 from dsf.isa.primitives import ARG_REDUCTIONS, POINTWISE, REDUCTIONS
 
 __all__ = ["declare"]
@@ -20,3 +20,5 @@ def declare(isa: Isa) -> None:
     )
     add_scans(isa, "S", "UB", {"cumsum": "Scalar.cumsum"}, STORED, SOURCE)
     add_vector_moves(isa, "S", "UB", {key: f"Scalar.{key}" for key in ("fill", "iota")}, STORED, SOURCE)
+    add_picks(isa, "S", "UB", {key: f"Scalar.{key}" for key in ("take", "put", "put.add")}, SOURCE)
+    add_sorts(isa, "S", "UB", {f"order.{way}": f"Scalar.order.{way}" for way in ("ascending", "descending")}, SOURCE)

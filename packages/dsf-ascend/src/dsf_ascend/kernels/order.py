@@ -45,7 +45,7 @@ class Tagged:
 
     def load(self, k: Affine, depth: int, half: Affine) -> None:
         self.b("DataCopy.GM2L1", self._l1_a(half, 0, depth, depth), self.tile.a(k, depth))
-        self.b("DataCopy.GM2L1", self._l1_b(half, 0, depth, depth), self.tile.w(k, depth))
+        self.tile.load_w("DataCopy.GM2L1", self._l1_b(half, 0, depth, depth), k, depth)
 
     def to_l0(self, half: Affine, k: Affine, depth: int, width: int, side: Affine) -> tuple[Operand, Operand]:
         a = self._l0("L0A", self.product.a, side, self.tile.m, width)
@@ -59,7 +59,7 @@ class Tagged:
             bias = self.b.on("BT", 0, (self.tile.n,), "float32")
             self.b("Mmad.bias", self._acc(), a, w, bias, accumulate=accumulate)
         else:
-            self.b("Mmad", self._acc(), a, w, accumulate=accumulate)
+            self.b("Mmad.s8" if a.dtype == "int8" else "Mmad", self._acc(), a, w, accumulate=accumulate)
 
     def store(self) -> None:
         self.b("Fixpipe", self.tile.out(), self._acc())
@@ -90,4 +90,5 @@ class Tagged:
         return self.b.on(space, offset, (rows, columns), side.dtype, stride)
 
     def _acc(self) -> Operand:
-        return self.b.on("L0C", 0, (self.tile.m, self.tile.n), "float32")
+        sums = "int32" if self.product.a.dtype == "int8" else "float32"
+        return self.b.on("L0C", 0, (self.tile.m, self.tile.n), sums)

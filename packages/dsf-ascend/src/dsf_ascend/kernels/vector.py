@@ -5,17 +5,17 @@ The generators are the shared ones of dsf.kernels; the instruction table that th
 
 from __future__ import annotations
 
-from functools import partial
-
-from dsf.kernels import rowwise
-from dsf.kernels.kernel import Kernel
-from dsf.kernels.reference import REFERENCES, ROUNDINGS
+from dsf.kernels.shared import library
 
 __all__ = ["KERNELS"]
 
 NAMES = {
     "rms_norm": "RmsNorm",
+    "add_rms_norm": "AddRmsNorm",
     "layer_norm": "LayerNorm",
+    "add_layer_norm": "AddLayerNorm",
+    "group_norm": "GroupNorm",
+    "quantise": "AscendQuant",
     "gated_activation": "SwiGlu",
     "rotary": "ApplyRotaryPosEmb",
     "softmax": "Softmax",
@@ -24,12 +24,17 @@ NAMES = {
     "reduce": "Reduce",
     "arg_reduce": "ArgMax",
     "cumsum": "Cumsum",
+    "index": "GatherV2",
+    "gather": "Gather",
+    "scatter": "Scatter",
+    "index_put": "IndexPutImpl",
+    "kv_append": "ScatterUpdate",
+    "sort": "Sort.scalar",
+    "top_k": "Topk.scalar",
+    "histogram": "Histc",
+    "pool": "Pooling",
 }
 
 KERNELS = tuple(
-    Kernel(
-        name, kind, "ascend", partial(getattr(rowwise, kind), name=name), REFERENCES[kind],
-        rowwise.LIMITS.get(kind, ()), ROUNDINGS[kind], f"aclnn{name}",
-    )
-    for kind, name in NAMES.items()
-)  # fmt: skip
+    library("ascend", {kind: (name, f"aclnn{name.removesuffix('.scalar')}") for kind, name in NAMES.items()})
+)

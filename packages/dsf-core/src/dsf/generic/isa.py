@@ -15,11 +15,14 @@ from dsf import errors
 from dsf.hdl import Chip, Engine, Path, Rule
 from dsf.isa import Isa
 from dsf.isa.families import (
+    add_block_gather,
     add_copies,
     add_indexed,
+    add_picks,
     add_pointwise,
     add_reductions,
     add_scans,
+    add_sorts,
     add_vector_moves,
 )  # fmt: skip
 from dsf.isa.laws import fixed
@@ -84,6 +87,8 @@ def isa(chip: Chip) -> Isa:
             table, scalar.name, places.scratch, {"cumsum": "s.cumsum"}, _formats(chip, "native", "scalar"), SOURCE
         )
         _add_engine(table, scalar.name, "s", places.scratch, _formats(chip, "native", "scalar"))
+        add_picks(table, scalar.name, places.scratch, {key: f"s.{key}" for key in ("take", "put", "put.add")}, SOURCE)
+        add_sorts(table, scalar.name, places.scratch, {key: f"s.{key}" for key in SORTS}, SOURCE)
     if matrix is not None and places.acc is not None:
         _add_products(table, chip, places, matrix.name)
     table.add_flags(fixed(0), SOURCE)
@@ -128,8 +133,15 @@ def _role(path: Path, places: Memories) -> str:
 
 
 def _add_gathers(table: Isa, chip: Chip, places: Memories) -> None:
-    inbound = chip.paths[places.main, places.scratch].engine
+    """Rows of main memory by index: in on one engine, out on the other."""
+    inbound, outbound = (
+        chip.paths[path].engine for path in ((places.main, places.scratch), (places.scratch, places.main))
+    )
     add_indexed(table, inbound, places.main, places.scratch, "gather", "", SOURCE)
+    add_block_gather(table, inbound, places.main, places.scratch, "gather.block", SOURCE)
+    out = Isa("out")
+    add_indexed(out, outbound, places.main, places.scratch, "gather", "scatter", SOURCE)
+    table.add(out["scatter"])
 
 
 def _add_engine(table: Isa, engine: str, prefix: str, space: str, dtypes: tuple[str, ...]) -> None:
@@ -142,6 +154,7 @@ def _add_engine(table: Isa, engine: str, prefix: str, space: str, dtypes: tuple[
     add_vector_moves(table, engine, space, {"cast": f"{prefix}.cast"}, stored, SOURCE)
 
 
+SORTS = ("order.ascending", "order.descending")
 STORED = ("float16", "float32", "bfloat16", "float64", "int64", "int32", "int16", "int8", "uint8", "bool")
 
 

@@ -16,7 +16,7 @@ from dsf.intent.expression import PRIMITIVES, evaluate
 from dsf.intent.ir import Intent
 from dsf.intent.tape import Slot
 
-__all__ = ["MEANINGS", "meaning"]
+__all__ = ["MEANINGS", "activated", "meaning"]
 
 Result = torch.Tensor | tuple[torch.Tensor, ...]
 
@@ -39,7 +39,7 @@ def _linear(intent: Intent, x: torch.Tensor, w: torch.Tensor, *rest: torch.Tenso
         return _whole(x, weight)
     y = F.linear(_wide(x), _wide(weight), _wide(next(others)) if intent.attr("has_bias") else None).to(dtype)
     if intent.attr("activation") is not None:
-        y = _activated(intent.attr("activation"), y)
+        y = activated(intent.attr("activation"), y)
     return y + next(others) if intent.attr("has_residual") else y
 
 
@@ -204,10 +204,11 @@ def _elementwise(intent: Intent, *inputs: torch.Tensor) -> Result:
 
 
 def _gated_activation(intent: Intent, gate: torch.Tensor, up: torch.Tensor) -> Result:
-    return _activated(intent.attr("act"), gate) * up
+    return activated(intent.attr("act"), gate) * up
 
 
-def _activated(name: str, x: torch.Tensor) -> torch.Tensor:
+def activated(name: str, x: torch.Tensor) -> torch.Tensor:
+    """What the activation called *name* makes of x, in its format."""
     result: torch.Tensor = torch.relu(x) if name == "relu" else PRIMITIVES[name].function(x)
     return result
 

@@ -22,8 +22,8 @@ from dsf.numerics.formats import by_dtype
 from dsf.numerics.rounding import Rounding
 
 __all__ = [
-    "add_copies", "add_indexed", "add_pointwise", "add_reductions", "add_scalar_forms", "add_scans",
-    "add_vector_moves", "in_place", "in_range", "one_by_one",
+    "add_block_gather", "add_copies", "add_indexed", "add_picks", "add_pointwise", "add_reductions",
+    "add_scalar_forms", "add_scans", "add_sorts", "add_vector_moves", "in_place", "in_range", "one_by_one",
 ]  # fmt: skip
 
 OPERANDS = ("a", "b", "c")
@@ -133,6 +133,78 @@ def _running_sum(dst: torch.Tensor, a: torch.Tensor) -> torch.Tensor:
 _SCANS: dict[str, Callable[..., torch.Tensor]] = {"cumsum": _running_sum}
 
 
+INDICES = ("int64", "int32")
+STORED = ("float16", "float32", "bfloat16", "float64", "int64", "int32", "int16", "int8", "uint8", "bool")
+"""What is moved and compared an element at a time."""
+
+
+def add_picks(isa: Isa, engine: str, space: str, names: Mapping[str, str], source: str = "") -> None:
+    """Rows that take numbers of a row by index, or put them there (take, put, put.add): the source, or
+    what is written, may be longer than the index."""
+    for key, name in names.items():
+        semantics, text = _PICKS[key]
+        first, second = (write, "a") if key == "take" else (accumulate, "src")
+        roles = (("dst", first(space, dtypes=STORED)), (second, read(space, dtypes=STORED)),
+                 ("index", read(space, dtypes=INDICES)))  # fmt: skip
+        law, checks = laws.over(2), (one_dtype(0, 1), _one_index_each(0 if key == "take" else 1))
+        isa.add(
+            Row(name, engine, law, roles, semantics, text, None, checks, key, None, None, source, "default",
+                in_place(semantics))
+        )  # fmt: skip
+
+
+def _one_index_each(place: int) -> Rule:
+    def rule(chip: Any, ins: Any) -> str | None:
+        shapes = [o.shape for o in ins.operands]
+        if shapes[place] != shapes[2]:
+            return f"{shapes[place]} takes as many indices, not {shapes[2]}"
+        return None if shapes[0][:-1] == shapes[1][:-1] else f"rows of {shapes[0]} and of {shapes[1]} differ"
+
+    rule.__doc__ = f"As many indices as numbers in operand {place + 1}; all have the same rows."
+    return rule
+
+
+def _take(dst: torch.Tensor, a: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    in_range(index, a.shape[-1])
+    return torch.gather(a, -1, index.long())
+
+
+def _put(dst: torch.Tensor, src: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    in_range(index, dst.shape[-1])
+    return dst.scatter(-1, index.long(), src)
+
+
+def _put_add(dst: torch.Tensor, src: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    in_range(index, dst.shape[-1])
+    return dst.scatter_add(-1, index.long(), src)
+
+
+_PICKS: dict[str, tuple[Callable[..., torch.Tensor], str]] = {
+    "take": (_take, "dst[i] = a[index[i]] in each row; an index out of range is an error"),
+    "put": (_put, "dst[index[i]] = src[i] in each row; the last one wins"),
+    "put.add": (_put_add, "dst[index[i]] += src[i] in each row, one after the other"),
+}
+
+
+def add_sorts(isa: Isa, engine: str, space: str, names: Mapping[str, str], source: str = "") -> None:
+    """Rows that say in which order the numbers of each row stand (order.ascending, order.descending)."""
+    for key, name in names.items():
+        semantics = _ordering(key == "order.descending")
+        roles = (("dst", write(space, dtypes=("int32",))), ("a", read(space, dtypes=STORED)))
+        text = f"dst = places of each row's numbers, {key.removeprefix('order.')}; equal ones keep their order, NaN is "
+        isa.add(
+            Row(name, engine, laws.sorting, roles, semantics, f"{text}the largest", None, (one_shape,), key, None, None,
+                source, "default", in_place(semantics))
+        )  # fmt: skip
+
+
+def _ordering(descending: bool) -> Callable[..., torch.Tensor]:
+    def semantics(dst: torch.Tensor, a: torch.Tensor) -> torch.Tensor:
+        return torch.sort(a, dim=-1, descending=descending, stable=True)[1].to(torch.int32)
+
+    return semantics
+
+
 def add_vector_moves(
     isa: Isa, engine: str, space: str, names: Mapping[str, str], dtypes: Iterable[str], source: str = "",
     rules: Iterable[Rule] = (),
@@ -171,7 +243,7 @@ def add_copies(
 
 def add_indexed(isa: Isa, engine: str, main: str, space: str, gather: str, scatter: str, source: str = "") -> None:
     """Rows of main memory by index: the index is read from *space*, each row has an address of its own."""
-    index = read(space, dtypes=("int64", "int32"))
+    index = read(space, dtypes=INDICES)
     isa.add(
         Row(gather, engine, laws.indexed, (("dst", write(space)), ("table", read(main)), ("index", index)),
             _gather, "dst[i] = table[index[i]]; an index out of range is an error", None, (one_dtype(0, 1),), "gather",
@@ -183,6 +255,21 @@ def add_indexed(isa: Isa, engine: str, main: str, space: str, gather: str, scatt
                 _scatter, "table[index[i]] = src[i]; the last one wins", _scatter_fast, (one_dtype(0, 1),), "scatter",
                 None, None, source)
         )  # fmt: skip
+
+
+def add_block_gather(isa: Isa, engine: str, main: str, space: str, name: str, source: str = "") -> None:
+    """One block of a table in main memory, its number read from main memory by the engine's own addressing."""
+    roles = (("dst", write(space)), ("table", read(main)), ("index", read(main, dtypes=("int32",))))
+    isa.add(
+        Row(name, engine, laws.indexed, roles, _gather, "dst = table[index]; an index out of range is an error", None,
+            (one_dtype(0, 1), _one_index), "gather.block", None, None, source)
+    )  # fmt: skip
+
+
+def _one_index(chip: Any, ins: Any) -> str | None:
+    """One index, and the result has the shape of one block."""
+    dst, table, index = (o.shape for o in ins.operands)
+    return None if index == (1,) and table[1:] == dst else f"{dst} of {table} by {index}; expected one block by (1)"
 
 
 def _drop_first(meaning: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:

@@ -12,7 +12,7 @@ from dsf.isa.table import Cycles, Row
 
 __all__ = [
     "elementwise", "filling", "fixed", "fractals", "fractals_of", "indexed", "over", "padded_macs", "pieces", "rate",
-    "reduction", "stream",
+    "reduction", "sorting", "stream",
 ]  # fmt: skip
 
 
@@ -59,6 +59,14 @@ def over(place: int) -> Cycles:
         f"Start-up plus elements over the engine's rate for the row's class, over operand {place + 1} alone."
     )
     return cycles
+
+
+def sorting(chip: Chip, row: Row, ins: Instruction) -> int:
+    """Start-up plus the comparisons of a merge sort, n log2 n for each row of n elements, over the engine's rate."""
+    source = ins.operands[-1]
+    columns = source.shape[-1] if source.shape else 1
+    steps = columns * max(1, (columns - 1).bit_length())
+    return _vector(chip, row, (source.numel // max(columns, 1), steps), source.dtype)
 
 
 def filling(source: str) -> Cycles:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import torch
 from attrs import define, field, frozen
 
 from dsf import errors
 from dsf.intent.ir import Intent, key
+from dsf.intent.tape import Region
 from dsf.isa import Program
 from dsf.isa.program import dtype_name
 from dsf.kernels.kernel import Kernel
@@ -91,16 +93,23 @@ class Chooser:
         if intent.kind in MOVING_KINDS:
             return False
         matrix = intent.kind in MATRIX_KINDS
-        for region in (*intent.inputs, *intent.outputs):
+        for place, region in enumerate((*intent.inputs, *intent.outputs)):
             name = dtype_name(region.dtype)
             rule = self.target.chip.numerics.rule(name)
-            is_mask = intent.kind == "attention" and not region.dtype.is_floating_point
-            how = rule.matrix if matrix and not is_mask else rule.vector
+            how = rule.matrix if matrix and _is_multiplied(intent, place, region) else rule.vector
             if how == "error" or (self.strict and how not in ("native", "scalar")):
                 raise errors.DtypeError("DSF-N010", _refusal(self.target.chip.name, intent, name, how, self.strict))
             if how == "host":
                 return True
         return False
+
+
+def _is_multiplied(intent: Intent, place: int, region: Region) -> bool:
+    """Whether an operand of a product's kind enters the matrix engine, or leaves it, as it is: masks, tables, lengths,
+    ends, sums of whole numbers and packed weights do not."""
+    if region.dtype.is_floating_point or intent.kind == "quant_linear":
+        return region.dtype.is_floating_point
+    return place < 2 or region.dtype == torch.int8
 
 
 def _formats(intent: Intent) -> str:

@@ -48,6 +48,17 @@ class Batch:
 
 
 @frozen
+class Pick:
+    """Which of *count* matrices, *step* elements from each other, is b at each place of the first batch dimension: a
+    parameter of int32 says it, and instruction *load* reads it there."""
+
+    param: int
+    count: int
+    step: int
+    load: str
+
+
+@frozen
 class Product:
     """out (m, n) = a (m, k) @ b (k, n) (+ bias (n)), for every combination of the batch dimensions."""
 
@@ -59,6 +70,7 @@ class Product:
     out: Side
     batch: tuple[Batch, ...] = ()
     bias: Side | None = None
+    pick: Pick | None = None
 
     def __str__(self) -> str:
         return f"({self.m} x {self.k}) by ({self.k} x {self.n}) in {self.a.dtype}"
@@ -87,6 +99,9 @@ class Product:
             found[side.param] = (last + 1) * torch_dtype(side.dtype).itemsize
         if self.bias is not None:
             found[self.bias.param] = ((self.n - 1) * self.bias.column + 1) * torch_dtype(self.bias.dtype).itemsize
+        if self.pick is not None:
+            found[self.b.param] += (self.pick.count - 1) * self.pick.step * torch_dtype(self.b.dtype).itemsize
+            found[self.pick.param] = self.batch[0].count * 4
         return found
 
 
@@ -109,6 +124,15 @@ class Tile:
     def w(self, k: Affine, depth: int) -> Operand:
         """The tile's columns of b in main memory, rows *k* to *k* + *depth*."""
         return self._window(self.product.b, k, self.column, (depth, self.n), [batch.b for batch in self.product.batch])
+
+    def load_w(self, load: str, place: Operand, k: Affine, depth: int) -> None:
+        """Bring `w` to *place* by instruction *load*, or by the one that finds out which matrix it is of."""
+        source, pick = self.w(k, depth), self.product.pick
+        if pick is None:
+            self.b(load, place, source)
+            return
+        table = evolve(source, shape=(pick.count, *source.shape), stride=(pick.step, *source.stride))
+        self.b(pick.load, place, table, self.b.gm(pick.param, self.batch[0] * 4, (1,), "int32"))
 
     def out(self) -> Operand:
         """The tile's place in the result in main memory."""

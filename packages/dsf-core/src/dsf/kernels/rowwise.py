@@ -22,11 +22,25 @@ from dsf.isa.program import affine, contiguous, dtype_name, torch_dtype
 from dsf.kernels.compile import Compiler, as_bits, streams_of
 from dsf.kernels.kernel import Limit
 from dsf.kernels.target import Target
-from dsf.kernels.vector import Lane, Stream, Tile, declare, reach, scratch_of, vector_nests, vector_program
+from dsf.kernels.vector import (
+    Compute,
+    Lane,
+    Stream,
+    Tile,
+    declare,
+    first_that_fits,
+    params_of,
+    reach,
+    scratch_of,
+    vector_nests,
+    vector_phase,
+    vector_program,
+)  # fmt: skip
 
 __all__ = [
-    "LIMITS", "arg_reduce", "concat", "cumsum", "embedding", "gated_activation", "layer_norm", "masked_softmax",
-    "reduce", "rms_norm", "rotary", "softmax",
+    "LIMITS", "add_layer_norm", "add_rms_norm", "arg_reduce", "concat", "cumsum", "embedding", "gated_activation",
+    "group_norm", "layer_norm", "masked_softmax", "moved_last", "pieces_of", "quantise", "reduce", "reduce_into",
+    "rms_norm", "rotary", "row_reduce", "row_total", "row_totals", "softmax",
 ]  # fmt: skip
 
 
@@ -34,55 +48,264 @@ def rms_norm(target: Target, intent: Intent, name: str = "rms_norm") -> Program:
     """y = x * rsqrt(mean(x^2) + eps) * weight along the last dimension, in float32; x [..., C], weight [C]."""
     x, weight = intent.inputs
     y = intent.outputs[0]
-    dtype, eps, late = dtype_name(y.dtype), intent.attr("eps"), intent.attr("weight_after_cast")
     streams = [
         Stream(0, "in", x.window),
         Stream(1, "in", along_rows(weight.window, x.window)),
         Stream(2, "out", y.window),
     ]
+    return _norm_program(target, name, streams, _RmsNorm(target, intent))
+
+
+def add_rms_norm(target: Target, intent: Intent, name: str = "add_rms_norm") -> Program:
+    """total = x + residual, rounded to its format; y = rms_norm(total, weight)."""
+    x, residual, weight = (r.window for r in intent.inputs)
+    y, total = (r.window for r in intent.outputs)
+    streams = [
+        Stream(0, "in", x), Stream(1, "in", residual), Stream(2, "in", along_rows(weight, x)),
+        Stream(3, "out", y), Stream(4, "out", total),
+    ]  # fmt: skip
+    return _sum_norm_program(target, name, streams, _RmsNorm(target, intent))
+
+
+def _norm_program(target: Target, name: str, streams: list[Stream], norm: _RmsNorm | _LayerNorm) -> Program:
+    """(x, affine..., y): whole rows at once, or where no row fits on chip, in pieces."""
 
     def compute(lane: Lane, tiles: tuple[Tile, ...]) -> tuple[Tile, ...]:
-        c = Compiler(target, lane, tiles)
-        wide = lane.cast(tiles[0], "float32")
-        square = c.apply("mul", "float32", wide, wide)
-        mean = c.apply("mul", "float32", row_reduce(lane, "sum", square), lane.constant(1 / x.shape[-1], "float32"))
-        scale = c.apply("rsqrt", "float32", c.apply("add", "float32", mean, lane.constant(eps, "float32")))
-        normed = lane.op("mul", square, wide, scale)  # in its place: half the room for temporaries, twice the rows
-        if late:
-            return (c.apply("mul", dtype, lane.cast(normed, dtype), lane.cast(tiles[1], dtype)),)
-        return (lane.cast(c.apply("mul", "float32", normed, lane.cast(tiles[1], "float32")), dtype),)
+        return (norm(lane, *tiles),)
 
-    return vector_program(target, name, streams, compute, whole_rows=True)
+    def at_once(b: Builder) -> None:
+        vector_phase(b, target, streams, compute, whole_rows=True)
+
+    return first_that_fits(target, name, params_of(streams), [at_once, partial(norm.in_pieces, streams=streams)])
+
+
+def _sum_norm_program(target: Target, name: str, streams: list[Stream], norm: _RmsNorm | _LayerNorm) -> Program:
+    """(x, residual, affine..., y, total): as a norm of the sum, which is stored."""
+    x, residual, *affine, y, total = streams
+    dtype = dtype_name(total.window.dtype)
+
+    def compute(lane: Lane, tiles: tuple[Tile, ...]) -> tuple[Tile, ...]:
+        together = _sum_of(target, lane, tiles[0], tiles[1], dtype)
+        return norm(lane, together, *tiles[2:]), together
+
+    def at_once(b: Builder) -> None:
+        vector_phase(b, target, streams, compute, whole_rows=True)
+
+    def in_pieces(b: Builder) -> None:
+        vector_phase(
+            b, target, [x, residual, total], lambda lane, tiles: (_sum_of(target, lane, tiles[0], tiles[1], dtype),)
+        )
+        norm.in_pieces(b, [evolve(total, role="in"), *affine, y])
+
+    return first_that_fits(target, name, params_of(streams), [at_once, in_pieces])
+
+
+def _sum_of(target: Target, lane: Lane, x: Tile, residual: Tile, dtype: str) -> Tile:
+    """x + residual, added in float32 where the two differ in format, rounded once to *dtype*."""
+    c = Compiler(target, lane, (x, residual))
+    if x.dtype == residual.dtype == dtype:
+        return c.apply("add", dtype, x, residual)
+    return c.apply("add", dtype, lane.cast(x, "float32"), lane.cast(residual, "float32"))
+
+
+@frozen
+class _Norm:
+    """One tile of a norm, with the weight and the bias that its intent has. A call is the norm of whole rows;
+    *in_pieces* has phases of (x, affine..., y) for rows of any length."""
+
+    target: Target
+    intent: Intent
+
+    def scale(self, c: Compiler, squares: Tile, count: int) -> Tile:
+        """1 / sqrt(mean + eps) from a row's sum of squares."""
+        mean = c.apply("mul", "float32", squares, c.lane.constant(1 / count, "float32"))
+        eps = c.lane.constant(self.intent.attr("eps"), "float32")
+        return c.apply("rsqrt", "float32", c.apply("add", "float32", mean, eps))
+
+
+class _RmsNorm(_Norm):
+    """x * rsqrt(mean(x^2) + eps) * weight."""
+
+    def __call__(self, lane: Lane, x: Tile, *affine: Tile) -> Tile:
+        c = Compiler(self.target, lane, (x, *affine))
+        wide = lane.cast(x, "float32")
+        square = c.apply("mul", "float32", wide, wide)
+        scale = self.scale(c, row_reduce(lane, "sum", square), x.columns)
+        normed = lane.op("mul", square, wide, scale)  # in its place: half the room for temporaries, twice the rows
+        return self.weighted(c, normed, affine[0])
+
+    def weighted(self, c: Compiler, normed: Tile, weight: Tile) -> Tile:
+        dtype = dtype_name(self.intent.outputs[0].dtype)
+        if self.intent.attr("weight_after_cast"):
+            return c.apply("mul", dtype, c.lane.cast(normed, dtype), c.lane.cast(weight, dtype))
+        return c.lane.cast(c.apply("mul", "float32", normed, c.lane.cast(weight, "float32")), dtype)
+
+    def in_pieces(self, b: Builder, streams: list[Stream]) -> None:
+        x, weight, y = streams
+        target, count = self.target, x.window.shape[-1]
+
+        def squared(lane: Lane, tiles: tuple[Tile, ...]) -> tuple[Tile, ...]:
+            wide = lane.cast(tiles[0], "float32")
+            return (lane.new("mul", wide.rows, wide.columns, "float32", wide, wide),)
+
+        squares = row_totals(b, target, "squares", [x], squared)
+
+        def compute(lane: Lane, tiles: tuple[Tile, ...]) -> tuple[Tile, ...]:
+            c = Compiler(target, lane, tiles)
+            normed = c.apply("mul", "float32", lane.cast(tiles[0], "float32"), self.scale(c, tiles[1], count))
+            return (self.weighted(c, normed, tiles[2]),)
+
+        vector_phase(b, target, [x, squares, weight, y], compute)
+
+
+def row_totals(b: Builder, target: Target, name: str, streams: list[Stream], compute: Compute) -> Stream:
+    """Phases that compute a float32 for each number of the streams and add up each row of them; the sum stands for the
+    whole row."""
+    shape = streams[0].window.shape
+    each = Window(shape, contiguous(shape), 0, torch.float32)
+    place = b.param(f"each {name}", "workspace", reach(each))
+    vector_phase(b, target, [*streams, Stream(place, "out", each)], compute)
+    return row_total(b, target, name, Stream(place, "in", each), "sum")
+
+
+def row_total(b: Builder, target: Target, name: str, source: Stream, op: str) -> Stream:
+    """Phases that reduce each row of *source* in float32; what is found stands for the whole row."""
+    shape = source.window.shape
+    one = Window((*shape[:-1], 1), contiguous((*shape[:-1], 1)), 0, torch.float32)
+    place = b.param(name, "workspace", reach(one))
+    reduce_into(b, target, op, source.param, source.window, (len(shape) - 1,), Stream(place, "out", one))
+    return Stream(place, "in", evolve(one, shape=shape, stride=(*one.stride[:-1], 0)))
 
 
 def layer_norm(target: Target, intent: Intent, name: str = "layer_norm") -> Program:
     """y = (x - mean) * rsqrt(var + eps) (* weight) (+ bias) along the last *axes* dimensions, in float32."""
-    axes, eps, dtype = intent.attr("axes"), intent.attr("eps"), dtype_name(intent.outputs[0].dtype)
+    axes = intent.attr("axes")
     flat = [joined(r.window, axes) for r in (*intent.inputs, *intent.outputs)]
-    x, y = flat[0], flat[-1]
-    n = len(flat)
+    x, n = flat[0], len(flat)
     streams = [
         Stream(k, "out" if k == n - 1 else "in", w if k in (0, n - 1) else along_rows(w, x)) for k, w in enumerate(flat)
     ]
-    weighted, biased = intent.attr("has_weight"), intent.attr("has_bias")
+    return _norm_program(target, name, streams, _LayerNorm(target, intent))
+
+
+def add_layer_norm(target: Target, intent: Intent, name: str = "add_layer_norm") -> Program:
+    """total = x + residual, rounded to its format; y = layer_norm(total)."""
+    axes = intent.attr("axes")
+    x, residual, *affine = (joined(r.window, axes) for r in intent.inputs)
+    y, total = (joined(r.window, axes) for r in intent.outputs)
+    inputs = [x, residual, *(along_rows(w, x) for w in affine)]
+    streams = [Stream(k, "in", w) for k, w in enumerate(inputs)]
+    streams += [Stream(len(inputs), "out", y), Stream(len(inputs) + 1, "out", total)]
+    return _sum_norm_program(target, name, streams, _LayerNorm(target, intent))
+
+
+class _LayerNorm(_Norm):
+    """(x - mean) * rsqrt(var + eps) (* weight) (+ bias)."""
+
+    def __call__(self, lane: Lane, x: Tile, *affine: Tile) -> Tile:
+        c = Compiler(self.target, lane, (x, *affine))
+        wide = lane.cast(x, "float32")
+        centred = self.centred(c, wide, row_reduce(lane, "sum", wide), x.columns)
+        square = c.apply("mul", "float32", centred, centred)
+        result = lane.op("mul", square, centred, self.scale(c, row_reduce(lane, "sum", square), x.columns))
+        return self.finished(lane, result, affine)
+
+    def centred(self, c: Compiler, wide: Tile, total: Tile, count: int) -> Tile:
+        mean = c.apply("mul", "float32", total, c.lane.constant(1 / count, "float32"))
+        return c.apply("sub", "float32", wide, mean)
+
+    def finished(self, lane: Lane, result: Tile, affine: tuple[Tile, ...]) -> Tile:
+        if self.intent.attr("has_weight"):
+            lane.op("mul", result, result, lane.cast(affine[0], "float32"))
+        if self.intent.attr("has_bias"):
+            lane.op("add", result, result, lane.cast(affine[-1], "float32"))
+        return lane.cast(result, dtype_name(self.intent.outputs[0].dtype))
+
+    def in_pieces(self, b: Builder, streams: list[Stream]) -> None:
+        x, *affine, y = streams
+        target, count = self.target, x.window.shape[-1]
+        total = row_total(b, target, "total", x, "sum")
+
+        def squared(lane: Lane, tiles: tuple[Tile, ...]) -> tuple[Tile, ...]:
+            c = Compiler(target, lane, tiles)
+            apart = self.centred(c, lane.cast(tiles[0], "float32"), tiles[1], count)
+            return (c.apply("mul", "float32", apart, apart),)
+
+        squares = row_totals(b, target, "squares", [x, total], squared)
+
+        def compute(lane: Lane, tiles: tuple[Tile, ...]) -> tuple[Tile, ...]:
+            c = Compiler(target, lane, tiles)
+            apart = self.centred(c, lane.cast(tiles[0], "float32"), tiles[1], count)
+            return (self.finished(lane, lane.op("mul", apart, apart, self.scale(c, tiles[2], count)), tiles[3:]),)
+
+        vector_phase(b, target, [x, total, squares, *affine, y], compute)
+
+
+def group_norm(target: Target, intent: Intent, name: str = "group_norm") -> Program:
+    """The norm of each group of channels and of all that follows them, in float32; x [B, C, ...]. A weight and a bias
+    stand once for each channel: they are spread over its row in main memory first, where a channel has more than one
+    number."""
+    x, y, groups = intent.inputs[0].window, intent.outputs[0].window, intent.attr("groups")
+    batch, channels, *inner = x.shape
+    area = prod(inner)
+    shape = (batch, groups, channels // groups * area)
+    params = [(f"in{k}", "in", reach(r.window)) for k, r in enumerate(intent.inputs)]
+    out = len(params)
+    norm = _LayerNorm(target, intent)
+
+    def streams(b: Builder) -> list[Stream]:
+        found = [Stream(0, "in", _grouped(x, shape))]
+        for k, region in enumerate(intent.inputs[1:], 1):
+            w = region.window
+            lying = Window((channels, area), (w.stride[0], 0), 0, w.dtype)
+            dense = evolve(lying, stride=contiguous(lying.shape))
+            place = b.param(f"spread{k}", "workspace", reach(dense))
+            vector_phase(b, target, [Stream(k, "in", lying), Stream(place, "out", dense)], lambda lane, tiles: tiles)
+            found.append(Stream(place, "in", Window(shape, (0, shape[2], 1), 0, w.dtype)))
+        return [*found, Stream(out, "out", _grouped(y, shape))]
+
+    def at_once(b: Builder) -> None:
+        vector_phase(b, target, streams(b), lambda lane, tiles: (norm(lane, *tiles),), whole_rows=True)
+
+    params.append(("out", "out", reach(y)))
+
+    def in_pieces(b: Builder) -> None:
+        norm.in_pieces(b, streams(b))
+
+    return first_that_fits(target, name, params, [at_once, in_pieces])
+
+
+def _grouped(window: Window, shape: tuple[int, ...]) -> Window:
+    """[B, C, ...] as [B, groups, the rest]."""
+    flat = joined(window, len(window.shape) - 1)
+    step = flat.stride[-1]
+    return evolve(window, shape=shape, stride=(window.stride[0], shape[2] * step, step))
+
+
+def quantise(target: Target, intent: Intent, name: str = "quantise") -> Program:
+    """y = round(x / scale) + zero, halves to even, saturated to y's whole numbers."""
+    y = intent.outputs[0].window
+    streams = [evolve(s, window=_like(s.window, y)) for s in streams_of(intent)]
+    least, most = (float(limit) for limit in (torch.iinfo(y.dtype).min, torch.iinfo(y.dtype).max))
 
     def compute(lane: Lane, tiles: tuple[Tile, ...]) -> tuple[Tile, ...]:
         c = Compiler(target, lane, tiles)
-        share = lane.constant(1 / y.shape[-1], "float32")
-        wide = lane.cast(tiles[0], "float32")
-        mean = c.apply("mul", "float32", row_reduce(lane, "sum", wide), share)
-        centred = c.apply("sub", "float32", wide, mean)
-        square = c.apply("mul", "float32", centred, centred)
-        variance = c.apply("mul", "float32", row_reduce(lane, "sum", square), share)
-        scale = c.apply("rsqrt", "float32", c.apply("add", "float32", variance, lane.constant(eps, "float32")))
-        result = lane.op("mul", square, centred, scale)
-        if weighted:
-            lane.op("mul", result, result, lane.cast(tiles[1], "float32"))
-        if biased:
-            lane.op("add", result, result, lane.cast(tiles[-1], "float32"))
-        return (lane.cast(result, dtype),)
+        x, scale, *zero = (lane.cast(t, "float32") for t in tiles)
+        number = c.apply("round", "float32", c.apply("div", "float32", x, scale))
+        if zero:
+            number = c.apply("add", "float32", number, zero[0])
+        number = c.apply("max", "float32", number, lane.constant(least, "float32"))
+        return (lane.cast(c.apply("min", "float32", number, lane.constant(most, "float32")), dtype_name(y.dtype)),)
 
-    return vector_program(target, name, streams, compute, whole_rows=True)
+    return vector_program(target, name, streams, compute)
+
+
+def _like(window: Window, y: Window) -> Window:
+    """The window with the dimensions of *y*, repeated along those that it lacks."""
+    missing = len(y.shape) - len(window.shape)
+    stride = (*(0 for _ in range(missing)), *window.stride)
+    shape = (*(1 for _ in range(missing)), *window.shape)
+    return evolve(window, shape=y.shape, stride=tuple(0 if n == 1 else s for n, s in zip(shape, stride, strict=True)))
 
 
 def softmax(target: Target, intent: Intent, name: str = "softmax") -> Program:
@@ -100,7 +323,31 @@ def softmax(target: Target, intent: Intent, name: str = "softmax") -> Program:
             return (lane.cast(c.apply("sub", "float32", shifted, c.apply("log", "float32", total)), dtype),)
         return (lane.cast(lane.op("div", powers, powers, total), dtype),)
 
-    return vector_program(target, name, streams, compute, whole_rows=True)
+    def shifted(c: Compiler, tiles: tuple[Tile, ...]) -> Tile:
+        return c.apply("sub", "float32", c.lane.cast(tiles[0], "float32"), tiles[1])
+
+    def power(lane: Lane, tiles: tuple[Tile, ...]) -> tuple[Tile, ...]:
+        c = Compiler(target, lane, tiles)
+        return (c.apply("exp", "float32", shifted(c, tiles)),)
+
+    def share(lane: Lane, tiles: tuple[Tile, ...]) -> tuple[Tile, ...]:
+        c = Compiler(target, lane, tiles)
+        moved = shifted(c, tiles)
+        if log:
+            return (lane.cast(c.apply("sub", "float32", moved, c.apply("log", "float32", tiles[2])), dtype),)
+        powers = c.apply("exp", "float32", moved)
+        return (lane.cast(lane.op("div", powers, powers, tiles[2]), dtype),)
+
+    def at_once(b: Builder) -> None:
+        vector_phase(b, target, streams, compute, whole_rows=True)
+
+    def in_pieces(b: Builder) -> None:
+        x, y = streams
+        most = row_total(b, target, "most", x, "max")
+        total = row_totals(b, target, "powers", [x, most], power)
+        vector_phase(b, target, [x, most, total, y], share)
+
+    return first_that_fits(target, name, params_of(streams), [at_once, in_pieces])
 
 
 def masked_softmax(
@@ -132,9 +379,15 @@ def masked_softmax(
 
 
 def rotary(target: Target, intent: Intent, name: str = "rotary") -> Program:
-    """y = x * cos + rotate(x) * sin over the two halves of the last dimension, every step rounded to x's format."""
-    dtype = dtype_name(intent.outputs[0].dtype)
-    halves = [half for s in streams_of(intent) for half in split(s)]
+    """y = x * cos + rotate(x) * sin over the two halves of the last dimension, or over its neighbours (which may become
+    halves in y), every step rounded to x's format."""
+    dtype, style = dtype_name(intent.outputs[0].dtype), intent.attr("style")
+    x, cos, sin, y = streams_of(intent)
+    into = alternate if style == "interleaved" else split
+    shared = cos.window.shape != x.window.shape  # both of a pair have one cosine
+    angles = ((s, s) if shared else into(s) for s in (cos, sin))
+    pairs = ((split if style == "half" else alternate)(x), *angles, into(y))
+    halves = [half for pair in pairs for half in pair]
 
     def compute(lane: Lane, tiles: tuple[Tile, ...]) -> tuple[Tile, ...]:
         c = Compiler(target, lane, tiles)
@@ -153,6 +406,14 @@ def split(stream: Stream) -> tuple[Stream, Stream]:
     return evolve(stream, window=half), evolve(
         stream, window=half, offset=stream.offset + w.shape[-1] // 2 * w.stride[-1]
     )
+
+
+def alternate(stream: Stream) -> tuple[Stream, Stream]:
+    """Every other number of a stream's last dimension, from the first and from the second on."""
+    w = stream.window
+    near = w.stride[-1]
+    window = evolve(w, shape=(*w.shape[:-1], w.shape[-1] // 2), stride=(*w.stride[:-1], 2 * near))
+    return evolve(stream, window=window), evolve(stream, window=window, offset=stream.offset + near)
 
 
 def gated_activation(target: Target, intent: Intent, name: str = "gated_activation") -> Program:
@@ -224,13 +485,27 @@ def reduce(target: Target, intent: Intent, name: str = "reduce") -> Program:
     b = target.builder(name)
     b.param("x", "in", reach(x))
     b.param("y", "out", reach(y))
-    source = _Rows(0, x.dtype, tuple(x.stride[d] for d in kept), walked(x, dims))
+    out = evolve(y, shape=(*reduction.kept, 1), stride=(*kept_strides(y, dims, intent.attr("keepdim")), 1))
+    _reduced(b, reduction, 0, x, dims, Stream(1, "out", out))
+    return b.build()
+
+
+def reduce_into(
+    b: Builder, target: Target, op: str, param: int, x: Window, dims: tuple[int, ...], result: Stream
+) -> None:
+    """Phases that reduce *x*, which parameter *param* holds, over *dims*; *result* has a last dimension of size 1."""
+    kept = tuple(n for d, n in enumerate(x.shape) if d not in dims)
+    reduction = _Reduction(target, op, kept, result.window.dtype, prod(x.shape[d] for d in dims))
+    _reduced(b, reduction, param, x, dims, result)
+
+
+def _reduced(b: Builder, reduction: _Reduction, param: int, x: Window, dims: tuple[int, ...], result: Stream) -> None:
+    kept = [d for d in range(len(x.shape)) if d not in dims]
+    source = _Rows(param, x.dtype, tuple(x.stride[d] for d in kept), walked(x, dims))
     while len(source.walk) > 1 or source.walk[0][0] > reduction.longest:
         source = reduction.shortened(b, source)
-    out = evolve(y, shape=(*reduction.kept, 1), stride=(*kept_strides(y, dims, intent.attr("keepdim")), 1))
-    with b.phase(target.core_of(target.row("load"))):
-        reduction.emit(b, source.stream(reduction.kept), Stream(1, "out", out), last=True)
-    return b.build()
+    with b.phase(reduction.target.core_of(reduction.target.row("load"))):
+        reduction.emit(b, source.stream(reduction.kept), result, last=True)
 
 
 def walked(window: Window, dims: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
@@ -325,11 +600,55 @@ def cumsum(target: Target, intent: Intent, name: str = "cumsum") -> Program:
     working = "float32" if intent.outputs[0].dtype.is_floating_point else dtype
     streams = [evolve(s, window=moved_last(s.window, (dim,))) for s in streams_of(intent)]
 
-    def compute(lane: Lane, tiles: tuple[Tile, ...]) -> tuple[Tile, ...]:
+    def scan(result: str, lane: Lane, tiles: tuple[Tile, ...]) -> tuple[Tile, ...]:
         tile = lane.cast(tiles[0], working)
-        return (lane.cast(lane.new("scan.cumsum", tile.rows, tile.columns, working, tile), dtype),)
+        return (lane.cast(lane.new("scan.cumsum", tile.rows, tile.columns, working, tile), result),)
 
-    return vector_program(target, name, streams, compute, whole_rows=True)
+    def at_once(b: Builder) -> None:
+        vector_phase(b, target, streams, partial(scan, dtype), whole_rows=True)
+
+    def in_pieces(b: Builder) -> None:
+        """Pieces on their own, the running sum of what they end with, and for each piece that of those before it."""
+        x, y = streams
+        lead, n, kind = x.window.shape[:-1], x.window.shape[-1], torch_dtype(working)
+        size = min(SCANNED, n)
+        pieces, rest = n // size, n % size
+        each = Window((*lead, n), contiguous((*lead, n)), 0, kind)
+        own = Stream(b.param("pieces", "workspace", reach(each)), "out", each)
+        for first, count, length in ((0, pieces, size), (pieces, 1, rest)):
+            if length:
+                parts = [pieces_of(s, first * size, count, size, length) for s in (x, own)]
+                vector_phase(b, target, parts, partial(scan, working), whole_rows=True)
+        ends = pieces_of(evolve(own, role="in"), size - 1, pieces, size, 1)
+        ends = evolve(ends, window=evolve(ends.window, shape=(*lead, pieces), stride=ends.window.stride[:-1]))
+        before = Window((*lead, pieces), contiguous((*lead, pieces)), 0, kind)
+        sums = Stream(b.param("sums", "workspace", reach(before)), "out", before)
+        vector_phase(b, target, [ends, sums], partial(scan, working), whole_rows=True)
+        vector_phase(b, target, [pieces_of(s, 0, 1, size, size) for s in (evolve(own, role="in"), y)],
+                     lambda lane, tiles: (lane.cast(tiles[0], dtype),))  # fmt: skip
+        for first, count, length in ((1, pieces - 1, size), (pieces, 1, rest)):
+            if count and length:
+                parts = [pieces_of(s, first * size, count, size, length) for s in (evolve(own, role="in"), y)]
+                base = Window((*lead, count, length), (*before.stride, 0), 0, kind)
+                start = Stream(sums.param, "in", base, first - 1)
+                vector_phase(b, target, [parts[0], start, parts[1]], _added)
+
+    def _added(lane: Lane, tiles: tuple[Tile, ...]) -> tuple[Tile, ...]:
+        c = Compiler(target, lane, tiles)
+        return (lane.cast(c.apply("add", working, *tiles), dtype),)
+
+    return first_that_fits(target, name, params_of(streams), [at_once, in_pieces])
+
+
+SCANNED = 4096  # elements of a piece of a running sum
+
+
+def pieces_of(stream: Stream, start: int, count: int, step: int, length: int) -> Stream:
+    """*count* pieces of *length* of each row, *step* numbers from each other, from number *start* on."""
+    w = stream.window
+    near = w.stride[-1]
+    window = evolve(w, shape=(*w.shape[:-1], count, length), stride=(*w.stride[:-1], step * near, near))
+    return evolve(stream, window=window, offset=stream.offset + start * near)
 
 
 def row_reduce(lane: Lane, op: str, tile: Tile) -> Tile:
@@ -500,28 +819,39 @@ def _has_weight(chip: Chip, intent: Intent) -> bool:
     return bool(intent.attr("has_weight"))
 
 
-def _plain_halves(chip: Chip, intent: Intent) -> bool:
-    x, cos, _ = intent.inputs
-    return intent.attr("style") == "half" and intent.attr("compute") is None and cos.shape == x.shape
+def _in_its_format(chip: Chip, intent: Intent) -> bool:
+    return intent.attr("compute") is None
 
 
 def _whole_ids(chip: Chip, intent: Intent) -> bool:
     return intent.inputs[0].dtype in (torch.int32, torch.int64)
 
 
+def _quantised(chip: Chip, intent: Intent) -> bool:
+    bytes_ = (torch.int8, torch.uint8)
+    given = all(r.dtype in FLOATS for r in intent.inputs[:2]) and intent.outputs[0].dtype in bytes_
+    return given and all(r.dtype in (*FLOATS, *bytes_, torch.int32) for r in intent.inputs[2:])
+
+
+def _filled(chip: Chip, intent: Intent) -> bool:
+    return all(r.numel for r in intent.inputs)
+
+
+WEIGHTED = Limit("there is a weight", _has_weight)
+IN_SINGLE = Limit("the mean of squares is wanted in fp32 at most", _in_single)
 FORMATS = Limit("operands and result are fp16, bf16 or fp32", _floats)
 LIMITS: dict[str, tuple[Limit, ...]] = {
-    "rms_norm": (
-        FORMATS,
-        Limit("the mean of squares is wanted in fp32 at most", _in_single),
-        Limit("there is a weight", _has_weight),
-    ),
+    "rms_norm": (FORMATS, IN_SINGLE, WEIGHTED),
+    "add_rms_norm": (FORMATS, IN_SINGLE, WEIGHTED),
     "layer_norm": (FORMATS,),
+    "add_layer_norm": (FORMATS,),
+    "group_norm": (FORMATS, Limit("no dimension is empty", _filled)),
+    "quantise": (Limit("x and scale are floats of 32 bits at most, y of 8 whole bits", _quantised),),
     "gated_activation": (FORMATS,),
     "rotary": (
         FORMATS,
         Limit("the head dimension is even", _even),
-        Limit("halves are turned, in x's format, by as many cosines", _plain_halves),
+        Limit("every step is rounded to x's format", _in_its_format),
     ),
     "softmax": (FORMATS,),
     "embedding": (Limit("ids are int32 or int64", _whole_ids),),

@@ -20,7 +20,10 @@ from dsf.isa import Affine, Builder, Operand, Program, Scratch
 from dsf.isa.program import affine, dtype_name, torch_dtype
 from dsf.kernels.target import Target
 
-__all__ = ["Lane", "Stream", "Tile", "declare", "reach", "row_gap", "vector_nests", "vector_phase", "vector_program"]
+__all__ = [
+    "Compute", "Lane", "Params", "Stream", "Tile", "declare", "first_that_fits", "params_of", "reach", "row_gap",
+    "scratch_of", "vector_nests", "vector_phase", "vector_program",
+]  # fmt: skip
 
 PAD = 32  # elements: rows of a tile start on whole bursts of every number format
 LOADED, SWITCH, LAP = 0, 2, 3  # event ids; a loaded or stored slot has its own: 0 or 1
@@ -29,17 +32,30 @@ LOADED, SWITCH, LAP = 0, 2, 3  # event ids; a loaded or stored slot has its own:
 @frozen
 class Stream:
     """One operand of a vector kernel in main memory: its parameter's number, its role (in, out), its shape and strides,
-    and where it starts, in elements from the parameter's address. (The window's own offset is in that address.)"""
+    and where it starts, in elements from the parameter's address. (The window's own offset is in that address.)
+
+    With *table* = (rows, step) it is a table whose rows, *step* elements from each other, are taken by index: its
+    window says where the first row is, with stride 0 along the dimensions of the index. One that is read is given to
+    the kernel as `Lane.tables`; into one that is written goes what the kernel returns, as (rows, their indices).
+    """
 
     param: int
     role: str
     window: Window
     offset: int = 0
+    table: tuple[int, int] | None = None
 
     @property
     def reach(self) -> int:
         """Bytes from the parameter's address to the end of the window's last element."""
-        return self.offset * self.window.dtype.itemsize + reach(self.window)
+        rows, step = self.table or (1, 0)
+        beyond = max(rows - 1, 0) * step
+        return (self.offset + beyond) * self.window.dtype.itemsize + reach(self.window)
+
+    @property
+    def loaded(self) -> bool:
+        """Whether tiles of it are brought on chip before the kernel computes."""
+        return self.role == "in" and self.table is None
 
 
 @frozen
@@ -88,6 +104,7 @@ class Lane:
     width: int = 1
     first: str | None = None
     current: str | None = None
+    tables: tuple[Operand, ...] = ()
 
     @property
     def space(self) -> str:
@@ -160,7 +177,8 @@ class Lane:
         last = self.current or self.inbound
         if last != self.outbound:
             self.builder.order(last, self.outbound, event)
-        if self.first is not None and self.current is not None and self.first != self.current:
+        closed = self.current in (self.first, self.inbound)  # for whom the next lap's first engine waits anyway
+        if self.first is not None and self.current is not None and not closed:
             self.builder.order(self.current, self.first, LAP)
 
 
@@ -174,7 +192,8 @@ def _from_column(start: int, scalars: dict[str, float | int | Affine]) -> dict[s
     return {**scalars, "start": affine(first) + step * start}
 
 
-Compute = Callable[[Lane, tuple[Tile, ...]], tuple[Tile, ...]]
+Result = Tile | tuple[Tile, Tile]
+Compute = Callable[[Lane, tuple[Tile, ...]], tuple[Result, ...]]
 
 
 @frozen
@@ -225,40 +244,73 @@ def vector_program(
     return b.build()
 
 
-def declare(b: Builder, streams: Sequence[Stream]) -> None:
-    """Declare the parameters that *streams* name, each as long as its furthest stream reaches."""
+Params = Sequence[tuple[str, str, int]]
+"""(name, role, bytes) of a program's parameters."""
+
+
+def first_that_fits(target: Target, name: str, params: Params, ways: Sequence[Callable[[Builder], None]]) -> Program:
+    """The program of the first way whose tiles fit on chip."""
+    for way in ways:
+        b = target.builder(name)
+        for param in params:
+            b.param(*param)
+        try:
+            way(b)
+        except errors.KernelError as error:
+            if way is ways[-1] or error.code != "DSF-K002":
+                raise
+        else:
+            return b.build()
+    raise AssertionError("there is a way")
+
+
+def params_of(streams: Sequence[Stream]) -> Params:
+    """The parameters that *streams* name, each as long as its furthest stream reaches."""
+    found = []
     for param in range(1 + max((s.param for s in streams), default=-1)):
         own = [s for s in streams if s.param == param]
-        b.param(f"{own[0].role}{param}", own[0].role, max(s.reach for s in own))
+        found.append((f"{own[0].role}{param}", own[0].role, max(s.reach for s in own)))
+    return found
+
+
+def declare(b: Builder, streams: Sequence[Stream]) -> None:
+    """Declare the parameters that *streams* name."""
+    for param in params_of(streams):
+        b.param(*param)
 
 
 def vector_phase(
     b: Builder, target: Target, streams: Sequence[Stream], compute: Compute, whole_rows: bool = False,
-    rows_apart: bool = False,
+    rows_apart: bool = False, in_order: int | None = None,
 ) -> None:  # fmt: skip
     """One phase on the vector cores: `vector_nests` alone."""
     with b.phase(target.core_of(target.row("load"))):
-        vector_nests(b, target, streams, compute, whole_rows, rows_apart)
+        vector_nests(b, target, streams, compute, whole_rows, rows_apart, in_order)
 
 
 def vector_nests(
     b: Builder, target: Target, streams: Sequence[Stream], compute: Compute, whole_rows: bool = False,
-    rows_apart: bool = False,
+    rows_apart: bool = False, in_order: int | None = None,
 ) -> None:  # fmt: skip
     """Apply *compute* to tiles of the input streams and store its results to the output streams.
 
     *whole_rows*: a tile has whole last dimensions (for reductions along them); else columns are cut as it suits.
-    The largest tile that fits twice is taken; the last resort is one row, once.
+    The largest tile that fits twice is taken; the last resort is one row, once. *in_order*: rows are worked off one
+    tile after the other on one core, at most so many to a tile, each stored before the next one is loaded.
     """
     space = iteration_space([s.window for s in streams], whole_rows, rows_apart)
     if any(n == 0 for n, _ in (*space.lead, *space.columns)):
         return
-    budget, double = _first_budget(target, streams), True
+    budget, double = _first_budget(target, streams), in_order is None
     while True:
         rows, columns = _tile_shape(target, space, budget, whole_rows, streams)
+        if in_order is not None:  # one nest: a ragged end would be a second one, which any core may take first
+            rows = next(n for n in range(min(rows, in_order), 0, -1) if space.rows[0] % n == 0)
         try:
             with b.undone_on_error():
-                _Tiler(target, b, tuple(streams), compute, space, rows, columns, double, whole_rows).emit()
+                _Tiler(
+                    target, b, tuple(streams), compute, space, rows, columns, double, whole_rows, in_order is not None
+                ).emit()
             return
         except errors.KernelError as error:
             least = rows == 1 if whole_rows else rows * columns <= PAD
@@ -334,6 +386,7 @@ class _Tiler:
     columns: int
     double: bool
     whole_rows: bool
+    in_order: bool = False
 
     @property
     def width(self) -> int:
@@ -347,6 +400,8 @@ class _Tiler:
 
     def _blocks(self) -> int:
         """Blocks to cut a column of tiles into: one for each core that the outer dimensions leave idle."""
+        if self.in_order:
+            return 1
         cores = self.target.chip.cores[self.target.core_of(self.target.row("load"))].count
         outer = prod(n for n, _ in self.space.outer)
         chunks = -(-self.width // self.columns)
@@ -386,25 +441,36 @@ class _Tiler:
     def _hoisted(self) -> list[int]:
         """Inputs that do not change from lap to lap are loaded once per block."""
         strides = self.space.rows[1]
-        return [k for k, s in enumerate(self.streams) if s.role == "in" and strides[k] == 0]
+        return [k for k, s in enumerate(self.streams) if s.loaded and strides[k] == 0]
 
     def _pass(
         self, lane: Lane, at: _Place, rows: _Class, columns: _Class, event: Affine | int, fixed: dict[int, Tile]
     ) -> None:
         inputs = tuple(
             fixed[k] if k in fixed else self._load(lane, k, at, rows, columns)
-            for k, s in enumerate(self.streams) if s.role == "in"
+            for k, s in enumerate(self.streams) if s.loaded
         )  # fmt: skip
         lane.entry = event
+        lane.tables = tuple(
+            self._window(k, at, rows, columns) for k, s in enumerate(self.streams) if s.role == "in" and s.table
+        )
         if self.whole_rows:
-            places = [k for k, s in enumerate(self.streams) if s.role == "in"]
+            places = [k for k, s in enumerate(self.streams) if s.loaded]
             inputs = tuple(self._spread(lane, k, tile) for k, tile in zip(places, inputs, strict=True))
         results = self.compute(lane, inputs)
         outs = [self._window(k, at, rows, columns) for k, s in enumerate(self.streams) if s.role == "out"]
-        stored = [_settled(lane, tile, window) for tile, window in zip(results, outs, strict=True)]
+        stored = [
+            _settled(lane, tile, window) if isinstance(tile, Tile) else tile
+            for tile, window in zip(results, outs, strict=True)
+        ]
         lane.leave(event)
         for tile, window in zip(stored, outs, strict=True):
-            lane.builder(self.target.row("store").name, window, tile.operand(lane.builder, lane.space, *window.shape))
+            if isinstance(tile, Tile):
+                own = tile.operand(lane.builder, lane.space, *window.shape)
+                lane.builder(self.target.row("store").name, window, own)
+            else:
+                picked = (t.operand(lane.builder, lane.space, t.rows, t.columns) for t in tile)
+                lane.builder(self.target.row("scatter").name, window, *picked)
 
     def _load(self, lane: Lane, k: int, at: _Place, rows: _Class, columns: _Class) -> Tile:
         window = self._window(k, at, rows, columns)
@@ -431,7 +497,10 @@ class _Tiler:
             offset = offset + at.column * (column_stride * item)
         for variable, (_, strides) in zip(at.outer, self.space.outer, strict=True):
             offset = offset + variable * (strides[k] * item)
-        shape = (1 if row_stride == 0 else rows.size, 1 if column_stride == 0 else width)
+        high = 1 if row_stride == 0 else rows.size
+        if stream.table is not None:
+            high, row_stride = stream.table
+        shape = (high, 1 if column_stride == 0 else width)
         return self.builder.gm(
             stream.param, _tidy(offset), shape, dtype_name(stream.window.dtype), (row_stride, column_stride or 1)
         )

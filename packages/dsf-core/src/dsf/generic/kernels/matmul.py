@@ -180,7 +180,7 @@ class _Block:
         )
         b.wait_flag(names.matrix, names.inbound, half)
         b(names.load, a, self.tile.a(k, depth))
-        b(names.load, w, self.tile.w(k, depth))
+        self.tile.load_w(names.load, w, k, depth)
         b.order(names.inbound, names.matrix, half)
         b(names.matmul, self._acc(), a, w, accumulate=accumulate)
         b.set_flag(names.matrix, names.inbound, half)
