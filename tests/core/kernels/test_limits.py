@@ -179,8 +179,9 @@ BREAKING = {
     ("add_rms_norm", "there is a weight"): lambda b: b.intent(
         "add_rms_norm", [half(2, 4), half(2, 4)], [b.out((2, 4), torch.float16), b.out((2, 4), torch.float16)],
         compute=torch.float32, eps=0.0, has_weight=False, weight_after_cast=True),
-    ("rotary", "halves or neighbours are turned, in x's format, by as many cosines"): lambda b: b.intent(
-        "rotary", [half(2, 4), half(2, 2), half(2, 2)], [b.out((2, 4), torch.float16)], style="half"),
+    ("rotary", "every step is rounded to x's format"): lambda b: b.intent(
+        "rotary", [half(2, 4), half(2, 4), half(2, 4)], [b.out((2, 4), torch.float16)], compute=torch.float32,
+        style="half"),
     ("rotary", NUMBERS): lambda b: rotary(b, 4, torch.int32),
     ("rotary", "the head dimension is even"): lambda b: rotary(b, 5),
     ("softmax", NUMBERS): lambda b: b.intent(
