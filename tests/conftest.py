@@ -161,11 +161,13 @@ class Bench:
         inputs: Tensors,
         outputs: Tensors,
         *,
-        kernel: Kernel | None = None,
+        kernel: Kernel | tuple[int, ...] | None = None,
         exact: bool = False,
         **attrs: Any,
     ) -> Run:
-        """Execute the intent's program, by *kernel* or by who is chosen."""
+        """Execute the intent's program, by *kernel* or by who is chosen. A tuple is a pool's attribute of that name."""
+        if isinstance(kernel, tuple):
+            attrs["kernel"], kernel = kernel, None
         intent = self.intent(kind, inputs, outputs, **attrs)
         if kernel is None:
             kernel, program = self.chosen(intent)

@@ -59,6 +59,11 @@ def test_the_json_has_the_graph_and_the_coverage(capsys: pytest.CaptureFixture[s
     attention = next(row for row in data["graph"] if row["kind"] == "attention")
     assert [operand["shape"] for operand in attention["inputs"]] == [[2, 32, 1, 128], [2, 8, 9, 128], [2, 8, 9, 128]]
     assert attention["attributes"]["groups"] == 4
+    linear = next(row for row in data["graph"] if row["kind"] == "linear")
+    assert [operand["constant"] for operand in linear["inputs"]] == [False, True]
+    assert [operand["contracted"] for operand in linear["inputs"]] == [2, 1]
+    cache = next(row for row in data["graph"] if row["kind"] == "concat")
+    assert [operand["grows"] for operand in cache["inputs"]] == [True, False]
     assert data["coverage"]["flops_share"] == 1.0
 
 

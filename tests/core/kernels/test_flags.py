@@ -48,6 +48,9 @@ WANTED = {  # so deep that every loop goes round several times, and even: 7680 i
     "quantise": lambda b: ([half(48_000, 512), half(48_000, 1)], [half(48_000, 512).char()], {"has_zero": False}),
     "scaled_linear": lambda b: ([half(128, 7680).char(), half(6144, 7680).char(), half(128, 1), half(6144)],
                                 [half(128, 6144)], {"has_bias": False, "transposed": True}),
+    "convolution": lambda b: ([half(2, 1920, 64, 120), half(128, 1920, 2, 2)], [half(2, 128, 63, 119)],
+                              {"dilation": (1, 1), "groups": 1, "has_bias": False, "padding": (0, 0),
+                               "stride": (1, 1)}),
     "concat": lambda b: ([half(48_000, 512)] * 2, [half(96_000, 512)], {"dim": 0}),
 }  # fmt: skip
 

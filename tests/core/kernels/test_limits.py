@@ -118,6 +118,13 @@ def in_order(bench, x, kind):
     return bench.intent(kind, [x], [bench.out((4,), x.dtype), bench.out((4,), torch.int64)], dim=0, **attrs)
 
 
+def convolution(bench, x, w):
+    shape = (x.shape[0], w.shape[0], *(n - k + 1 for n, k in zip(x.shape[2:], w.shape[2:], strict=True)))
+    out = bench.out(shape, x.dtype) if x.numel() < 1 << 24 else half(1, 1, 1, 1).expand(shape)
+    return bench.intent("convolution", [x, w], [out], dilation=(1, 1), groups=1, has_bias=False, padding=(0, 0),
+                        stride=(1, 1))  # fmt: skip
+
+
 SUMMED = "x and w are int8 and summed in int32"
 INDEXED = "indices are int32 or int64"
 PUT = "what is put and where lies in other memory than the result"
@@ -172,8 +179,9 @@ BREAKING = {
     ("add_rms_norm", "there is a weight"): lambda b: b.intent(
         "add_rms_norm", [half(2, 4), half(2, 4)], [b.out((2, 4), torch.float16), b.out((2, 4), torch.float16)],
         compute=torch.float32, eps=0.0, has_weight=False, weight_after_cast=True),
-    ("rotary", "halves or neighbours are turned, in x's format, by as many cosines"): lambda b: b.intent(
-        "rotary", [half(2, 4), half(2, 2), half(2, 2)], [b.out((2, 4), torch.float16)], style="half"),
+    ("rotary", "every step is rounded to x's format"): lambda b: b.intent(
+        "rotary", [half(2, 4), half(2, 4), half(2, 4)], [b.out((2, 4), torch.float16)], compute=torch.float32,
+        style="half"),
     ("rotary", NUMBERS): lambda b: rotary(b, 4, torch.int32),
     ("rotary", "the head dimension is even"): lambda b: rotary(b, 5),
     ("softmax", NUMBERS): lambda b: b.intent(
@@ -226,6 +234,18 @@ BREAKING = {
     ("sort", "the largest come first"): lambda b: in_order(b, half(4), "sort"),
     ("top_k", "scores are fp16, bf16 or fp32"): lambda b: in_order(b, half(4).int(), "top_k"),
     ("top_k", "the largest come first"): lambda b: in_order(b, half(4), "top_k"),
+    ("convolution", "x, w and bias are fp16, bf16 or fp32, x and w of one format"):
+        lambda b: convolution(b, half(1, 2, 4, 4), half(2, 2, 3, 3).float()),
+    ("convolution", EMPTY): lambda b: convolution(b, half(0, 2, 4, 4), half(2, 2, 3, 3)),
+    ("convolution", "the columns of all windows have 4 GiB at most"):
+        lambda b: convolution(b, half(1, 1, 1, 1).expand(64, 64, 4096, 4096), half(2, 64, 3, 3)),
+    ("convolution", "results lie side by side, and so do numbers that are their own columns"):
+        lambda b: convolution(b, half(1, 2, 4, 8)[..., ::2], half(2, 2, 1, 1)),
+    ("convolution", APART): lambda b: convolution(b, half(1, 1, 1, 1).expand(1, 1, 3000, 3000), half(2, 1, 2, 2)),
+    ("pool", NUMBERS): lambda b: b.intent(
+        "pool", [half(1, 4).int()], [b.out((1, 2), torch.int32)], op="max", kernel=(2,), stride=(2,), padding=(0,)),
+    ("pool", EMPTY): lambda b: b.intent(
+        "pool", [half(0, 4)], [b.out((0, 2), torch.float16)], op="max", kernel=(2,), stride=(2,), padding=(0,)),
     ("embedding", "ids are int32 or int64"): lambda b: b.intent(
         "embedding", [torch.zeros(3, dtype=torch.int16), half(5, 4)], [b.out((3, 4), torch.float16)]),
 }  # fmt: skip

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import dsf
-from dsf import device, errors
+from dsf import device, errors, pipeline
 from dsf.models.build import inputs_for, on_meta, tiny
 from dsf.models.capture import capture, recording
 from dsf.models.presets import preset
@@ -55,7 +55,10 @@ def test_equal_layers_are_parsed_once() -> None:
 
 
 @pytest.mark.parametrize("name", ["llama3-8b", "t5-small", "bert-base", "mixtral-8x7b"])
-def test_a_chip_hears_the_same_intents(npu: str, name: str) -> None:
+def test_a_chip_that_serves_every_whole_hears_the_same_intents(
+    npu: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipeline.Session, "_serves", lambda session, intent: True)
     model = tiny(preset(name), torch.float32)
     inputs = inputs_for(model, 2, 5)
     (step,) = capture(tiny(preset(name), torch.float32), inputs)
@@ -69,6 +72,14 @@ def test_a_chip_hears_the_same_intents(npu: str, name: str) -> None:
         device.flush()
     assert out is not None
     assert [str(intent) for flush in flushes for intent in flush] == [str(intent) for intent in step.intents]
+
+
+def test_weights_without_memory_are_weights_all_the_same() -> None:
+    (step,) = capture(on_meta(preset("gpt2"), torch.float32), length=5)
+    part = step.parts[1]
+    buffers = part.segment.tape.buffers
+    linear = next(intent for intent in part.intents if intent.kind == "linear")
+    assert [buffers[region.buffer].constant for region in linear.inputs[:3]] == [False, True, True]
 
 
 def test_inputs_of_the_users_own_are_taken_by_name() -> None:

@@ -124,7 +124,8 @@ def test_the_graph_of_a_layer_says_what_feeds_what() -> None:
     assert found.layer == "model.layers.5"
     norm, q = found.graph[:2]
     assert (norm.kind, q.kind) == ("rms_norm", "linear")
-    assert q.inputs[0] == norm.outputs[0]
+    assert (q.inputs[0].value, q.inputs[0].region) == (norm.outputs[0].value, norm.outputs[0].region)
+    assert [str(operand) for operand in q.inputs] == ["%2[1,16,4096].bf16", "%3*[4096,4096].bf16"]
     assert str(q.outputs[0]) == "%4[1,16,4096].bf16"
     assert (q.scope, q.module, q.targets) == ("model.layers.5.self_attn.q_proj", "Linear", ("aten.linear.default",))
     assert [row.group for row in found.graph if row.group] == [

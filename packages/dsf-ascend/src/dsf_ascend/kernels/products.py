@@ -1,4 +1,4 @@
-"""What is built around the cube's product under CANN's names: experts' layers, epilogues, weights of whole numbers."""
+"""What is built around the cube's product, under CANN's names: experts, epilogues, whole numbers, convolutions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from functools import partial
 
 from dsf import errors
 from dsf.isa import Builder
-from dsf.kernels import epilogues, experts
+from dsf.kernels import epilogues, experts, windows
 from dsf.kernels.contraction import Product
 from dsf.kernels.kernel import Kernel
 from dsf.kernels.target import Target
@@ -58,5 +58,10 @@ KERNELS = (
         "WeightQuantBatchMatmul", "quant_linear", "ascend",
         partial(epilogues.emit_quantised, emit_product, "WeightQuantBatchMatmul"),
         epilogues.quant_reference, epilogues.QUANT_LIMITS, epilogues.QUANT_ROUNDING, "aclnnWeightQuantBatchMatmul",
+    ),
+    Kernel(
+        "Convolution", "convolution", "ascend", partial(windows.emit_convolution, emit_product, "Convolution"),
+        windows.reference, windows.CONVOLUTION_LIMITS, windows.ROUNDING,
+        "aclnnConvolution; columns by the vector cores where the vendor's library has LoadData3D make them",
     ),
 )  # fmt: skip

@@ -32,6 +32,7 @@ NAMES = {
     "sort": "Sort.scalar",
     "top_k": "Topk.scalar",
     "histogram": "Histc",
+    "pool": "Pooling",
 }
 
 KERNELS = tuple(

@@ -29,7 +29,7 @@ __all__ = ["present"]
 PIPE_WIDTH = 140  # columns of a table whose reader is no terminal
 GAP = 2  # spaces between two columns
 INDENT, DEEPER = 4, 6  # columns before a sentence below a heading, and before the lines that it goes on in
-PROSE = ("what", "because", "inputs", "outputs")  # columns of words, which may be wrapped
+PROSE = ("what", "because", "inputs", "outputs", "as")  # columns of words, which may be wrapped
 
 
 def present(value: Any, as_json: bool) -> None:
@@ -457,6 +457,13 @@ class _Table:
             widths.append(0 if name in without else max(map(cell_len, (name, *texts))) + GAP)
         return sum(widths) - GAP
 
+    def _word(self, column: str) -> int:
+        """The width of the longest word in *column*."""
+        from rich.cells import cell_len
+
+        place = self.columns.index(column)
+        return max(cell_len(word) for row in ((column,) * len(self.columns), *self.rows) for word in row[place].split())
+
     def _drawn(self, without: tuple[str, ...], whole: bool) -> Any:
         from rich import box
         from rich.table import Table
@@ -466,7 +473,8 @@ class _Table:
         kept = [place for place, name in enumerate(self.columns) if name not in without]
         for name in (self.columns[place] for place in kept):
             side: Any = "right" if name in self.right else "left"
-            table.add_column(name, overflow="fold", justify=side, no_wrap=whole and name not in PROSE)
+            least = self._word(name) if whole and name in PROSE else None
+            table.add_column(name, overflow="fold", justify=side, no_wrap=whole and name not in PROSE, min_width=least)
         for row in self.rows:
             table.add_row(*(row[place] for place in kept))
         return table

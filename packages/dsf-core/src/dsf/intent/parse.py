@@ -41,10 +41,13 @@ def _matches(graph: Graph, patterns: tuple[Pattern, ...], serves: Serves) -> lis
     found: list[Intent] = []
     claimed: set[int] = set()
     for pattern in patterns:
+        if not all(name in anchors for name in pattern.needs):
+            continue
         for index in (i for name in pattern.anchors for i in anchors.get(name, ())):
-            if index in claimed or graph.nodes[index].inplace:
+            node = graph.nodes[index]
+            if index in claimed or node.inplace or not pattern.may_end_in(graph, node):
                 continue
-            intent = match(pattern, graph, graph.nodes[index], claimed)
+            intent = match(pattern, graph, node, claimed)
             if intent is not None and (len(intent.ops) == 1 or serves(intent)):
                 found.append(intent)
                 claimed.update(intent.ops)

@@ -162,7 +162,7 @@ REFERENCES: dict[str, Reference] = {
     "gated_activation": _gated_activation,
     "softmax": _softmax,
     **dict.fromkeys(("rotary", "concat", "arg_reduce", "elementwise", "copy", "fill", "iota", "sort", "top_k",
-                     "histogram"), meaning),
+                     "histogram", "pool"), meaning),
     "reduce": _reduce,
     "cumsum": _cumsum,
     "embedding": _embedding,
@@ -188,6 +188,7 @@ ROUNDINGS: dict[str, Rounding] = {
     ),
     "softmax": Rounding(1, 512, "exp and sums in fp32 in another order, the longer the row the further, rounded once"),
     "reduce": Rounding(1, 16, "sums and products in fp32 in another order, rounded once"),
+    "pool": Rounding(1, 64, "sums in fp32 in another order, divided and rounded once"),
     "cumsum": Rounding(1, 16, "running sums in fp32, rounded once"),
     "elementwise": Rounding(
         1, 32, "each step rounded as written; functions in fp32 by other means than torch's, gelu most"

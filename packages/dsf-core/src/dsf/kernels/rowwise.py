@@ -382,11 +382,15 @@ def masked_softmax(
 
 
 def rotary(target: Target, intent: Intent, name: str = "rotary") -> Program:
-    """y = x * cos + rotate(x) * sin over the two halves of the last dimension, or over its neighbours, every step
-    rounded to x's format."""
-    dtype = dtype_name(intent.outputs[0].dtype)
-    cut = split if intent.attr("style") == "half" else alternate
-    halves = [half for s in streams_of(intent) for half in cut(s)]
+    """y = x * cos + rotate(x) * sin over the two halves of the last dimension, or over its neighbours (which may become
+    halves in y), every step rounded to x's format."""
+    dtype, style = dtype_name(intent.outputs[0].dtype), intent.attr("style")
+    x, cos, sin, y = streams_of(intent)
+    into = alternate if style == "interleaved" else split
+    shared = cos.window.shape != x.window.shape  # both of a pair have one cosine
+    angles = ((s, s) if shared else into(s) for s in (cos, sin))
+    pairs = ((split if style == "half" else alternate)(x), *angles, into(y))
+    halves = [half for pair in pairs for half in pair]
 
     def compute(lane: Lane, tiles: tuple[Tile, ...]) -> tuple[Tile, ...]:
         c = Compiler(target, lane, tiles)
@@ -818,10 +822,8 @@ def _has_weight(chip: Chip, intent: Intent) -> bool:
     return bool(intent.attr("has_weight"))
 
 
-def _plain_halves(chip: Chip, intent: Intent) -> bool:
-    x, cos, _ = intent.inputs
-    turned = intent.attr("style") in ("half", "interleaved")
-    return turned and intent.attr("compute") is None and cos.shape == x.shape
+def _in_its_format(chip: Chip, intent: Intent) -> bool:
+    return intent.attr("compute") is None
 
 
 def _whole_ids(chip: Chip, intent: Intent) -> bool:
@@ -852,7 +854,7 @@ LIMITS: dict[str, tuple[Limit, ...]] = {
     "rotary": (
         FORMATS,
         Limit("the head dimension is even", _even),
-        Limit("halves or neighbours are turned, in x's format, by as many cosines", _plain_halves),
+        Limit("every step is rounded to x's format", _in_its_format),
     ),
     "softmax": (FORMATS,),
     "embedding": (Limit("ids are int32 or int64", _whole_ids),),

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
 from dsf.isa import Program
-from dsf.kernels import indexed, rowwise, sorting
+from dsf.kernels import indexed, rowwise, sorting, windows
 from dsf.kernels.kernel import Kernel, Limit
 from dsf.kernels.reference import REFERENCES, ROUNDINGS
 
@@ -35,10 +35,11 @@ GENERATORS: dict[str, Callable[..., Program]] = {
     "sort": sorting.sort,
     "top_k": sorting.top_k,
     "histogram": sorting.histogram,
+    "pool": windows.pool,
 }
 """Who writes the programs of each kind."""
 
-LIMITS: dict[str, tuple[Limit, ...]] = {**rowwise.LIMITS, **indexed.LIMITS, **sorting.LIMITS}
+LIMITS: dict[str, tuple[Limit, ...]] = {**rowwise.LIMITS, **indexed.LIMITS, **sorting.LIMITS, **windows.LIMITS}
 
 
 def library(owner: str, names: Mapping[str, tuple[str, str]]) -> Iterator[Kernel]:

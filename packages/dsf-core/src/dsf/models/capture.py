@@ -14,6 +14,7 @@ import torch
 from attrs import define, field, frozen
 
 from dsf import device
+from dsf.device.transfer import taken_as_uploaded
 from dsf.intent.ir import Intent
 from dsf.intent.parse import parse
 from dsf.intent.tape import Site, Tape, Window
@@ -178,9 +179,16 @@ def _next(arguments: dict[str, Any], out: Any) -> dict[str, Any]:
 
 
 def _moved(model: nn.Module, here: str) -> nn.Module:
-    """*model* on the recorder; from the meta device there is nothing to copy."""
+    """*model* on the recorder; from the meta device there is nothing to copy, and its weights are weights all the
+    same."""
     weights = [*model.parameters(), *model.buffers()]
-    return model.to_empty(device=here) if any(t.is_meta for t in weights) else model.to(here)
+    if not any(t.is_meta for t in weights):
+        return model.to(here)
+    model = model.to_empty(device=here)
+    device.flush()
+    for tensor in (*model.parameters(), *model.buffers()):
+        taken_as_uploaded(tensor)
+    return model
 
 
 def _placed(value: Any, here: str, dtype: torch.dtype) -> Any:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from attrs import evolve, field, frozen
+from attrs import asdict, evolve, field, frozen
 
 from dsf import errors
 from dsf.intent.coverage import Coverage, coverage
 from dsf.intent.expression import text
+from dsf.intent.hints import Hints, OperandHint, hints
 from dsf.intent.ir import Intent
 from dsf.intent.tape import Region
 from dsf.intent.text import dump
@@ -25,20 +26,24 @@ __all__ = ["Listing", "Operand", "Row", "Wants", "layers_of", "wants"]
 
 @frozen
 class Operand:
-    """A tensor of the graph: *value* is the number of the buffer that it lies in, counted from the layer's first."""
+    """A tensor of the graph: *value* is the number of the buffer that it lies in, counted from the layer's first. An
+    input has a *hint* of how it is read and what its life is."""
 
     value: int
     region: Region
+    hint: OperandHint | None = None
 
     def __str__(self) -> str:
         dtype = str(self.region.dtype).removeprefix("torch.")
-        return f"%{self.value}[{','.join(map(str, self.region.shape))}].{_SHORT.get(dtype, dtype)}"
+        life = "" if self.hint is None else "*" if self.hint.constant else "+" if self.hint.grows else ""
+        return f"%{self.value}{life}[{','.join(map(str, self.region.shape))}].{_SHORT.get(dtype, dtype)}"
 
     def to_json(self) -> dict[str, Any]:
         window = self.region.window
         dtype = str(window.dtype).removeprefix("torch.")
-        return {"value": self.value, "shape": list(window.shape), "stride": list(window.stride),
-                "offset": window.offset, "dtype": dtype}  # fmt: skip
+        plain = {"value": self.value, "shape": list(window.shape), "stride": list(window.stride),
+                 "offset": window.offset, "dtype": dtype}  # fmt: skip
+        return plain if self.hint is None else {**plain, **asdict(self.hint)}
 
 
 _SHORT = {"bfloat16": "bf16", "float16": "f16", "float32": "f32", "float64": "f64", "int64": "i64", "int32": "i32"}
@@ -196,21 +201,22 @@ def _rows(parts: tuple[Part, ...]) -> Iterator[Row]:
     numbers: dict[tuple[int, int], int] = {}  # by tape and buffer
     count = 0
     for part in parts:
-        for intent in part.intents:
-            yield _row(count, part, intent, numbers)
+        known = hints(part.intents, part.segment.tape.buffers)
+        for intent, hint in zip(part.intents, known, strict=True):
+            yield _row(count, part, intent, hint, numbers)
             count += 1
 
 
-def _row(index: int, part: Part, intent: Intent, numbers: dict[tuple[int, int], int]) -> Row:
-    def operands(regions: tuple[Region, ...]) -> tuple[Operand, ...]:
-        segment = part.segment
-        keys = [(id(segment.whole), segment.buffers[region.buffer]) for region in regions]
-        return tuple(Operand(numbers.setdefault(k, len(numbers)), r) for k, r in zip(keys, regions, strict=True))
+def _row(index: int, part: Part, intent: Intent, hint: Hints, numbers: dict[tuple[int, int], int]) -> Row:
+    def operand(region: Region, how: OperandHint | None = None) -> Operand:
+        key = id(part.segment.whole), part.segment.buffers[region.buffer]
+        return Operand(numbers.setdefault(key, len(numbers)), region, how)
 
     ops = [part.segment.ops[number] for number in intent.ops]
     group = f"{intent.group.kind} {intent.group.role}" if intent.group else ""
     return Row(
-        index, intent.kind, _attributes(intent), operands(intent.inputs), operands(intent.outputs), group,
+        index, intent.kind, _attributes(intent), tuple(map(operand, intent.inputs, hint.inputs)),
+        tuple(map(operand, intent.outputs)), group,
         ops[-1].scope.path, ops[-1].scope.module, tuple(op.target for op in ops),
     )  # fmt: skip
 

@@ -1,17 +1,18 @@
-"""What any chip builds around its matrix product: experts' layers, epilogues, weights of whole numbers."""
+"""What any chip builds around its matrix product: experts' layers, epilogues, whole numbers, convolutions."""
 
 from __future__ import annotations
 
 from functools import partial
 
 from dsf.generic.kernels.matmul import emit_product
-from dsf.kernels import epilogues, experts
+from dsf.kernels import epilogues, experts, windows
 from dsf.kernels.kernel import Kernel
 
 __all__ = ["KERNELS"]
 
 SOURCE = "derived from the HDL"
 GROUPED, FUSED = "generic.grouped_matmul", "generic.fused_matmul"
+CONVOLUTION = "generic.convolution"
 WHOLE, SCALED, QUANT = "generic.int8_matmul", "generic.quant_matmul", "generic.weight_quant_matmul"
 
 KERNELS = (
@@ -25,4 +26,6 @@ KERNELS = (
            epilogues.scaled_reference, epilogues.SCALED_LIMITS, epilogues.WHOLE_SUMS, SOURCE),
     Kernel(QUANT, "quant_linear", "generic", partial(epilogues.emit_quantised, emit_product, QUANT),
            epilogues.quant_reference, epilogues.QUANT_LIMITS, epilogues.QUANT_ROUNDING, SOURCE),
+    Kernel(CONVOLUTION, "convolution", "generic", partial(windows.emit_convolution, emit_product, CONVOLUTION),
+           windows.reference, windows.CONVOLUTION_LIMITS, windows.ROUNDING, SOURCE),
 )  # fmt: skip

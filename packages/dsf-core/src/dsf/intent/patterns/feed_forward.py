@@ -14,7 +14,7 @@ ACTIVATIONS = {"silu.default": "silu", "gelu.default": "gelu", "relu.default": "
 
 def gated_activation(m: Match) -> Intent:
     """act(gate) * up: SwiGLU, GeGLU and their kin [Shazeer 2020, arXiv 2002.05202]."""
-    activated, up = m.operands(m.anchor)
+    activated, up = m.operands(m.anchor, *ACTIVATIONS)
     node = m.made_by(activated, *ACTIVATIONS)
     gate, act = node.args[0], ACTIVATIONS[node.name]
     if act == "gelu" and node.arg(1, "approximate", "none") == "tanh":

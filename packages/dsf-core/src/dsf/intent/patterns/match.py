@@ -17,7 +17,7 @@ from dsf.intent.ir import Intent
 from dsf.intent.tape import Region
 from dsf.intent.views import is_contiguous, same
 
-__all__ = ["Match", "Miss", "Pattern", "cast_source", "match", "miss", "require"]
+__all__ = ["Match", "Matcher", "Miss", "Pattern", "cast_source", "match", "miss", "require"]
 
 T = TypeVar("T")
 
@@ -72,16 +72,21 @@ class Match:
     def maker(self, region: Region) -> str:
         """The name of the operation that makes *region* (perhaps under another shape); empty where that is seen by
         others."""
-        if not self.graph.hidden(region.buffer):
-            return ""
-        return self.graph.nodes[self.graph.writers[region.buffer][0]].name
+        return self.graph.maker(region.buffer)
 
-    def operands(self, node: Node) -> tuple[Region, Region]:
-        """The two tensors of a commutative operation, in either order. An `add` with a factor is none."""
+    def operands(self, node: Node, *makers: str) -> tuple[Region, Region]:
+        """The two tensors of a commutative operation, in either order; the first made by one of *makers*, if there are
+        any. An `add` with a factor is none."""
         a, b = node.args[:2]
-        require(isinstance(a, Region) and isinstance(b, Region))
-        require(node.kwargs.get("alpha", 1) == 1)
-        return self.pick(((a, b), (b, a)))
+        if not (isinstance(a, Region) and isinstance(b, Region)) or node.op.signature.kwargs:
+            raise Miss
+        if not makers:
+            return self.pick(((a, b), (b, a)))
+        maker = self.graph.maker
+        orders = [order for order in ((a, b), (b, a)) if maker(order[0].buffer) in makers]
+        if not orders:
+            raise Miss
+        return orders[0] if len(orders) == 1 else self.pick(orders)
 
     def through_cast(self, region: Region) -> Region:
         """What *region* was before a cast, or *region* itself."""
@@ -94,16 +99,16 @@ class Match:
 
     def finish(self, intent: Intent) -> Intent:
         """The intent with all it covers, if no value it hides is seen elsewhere and no input changes meanwhile."""
-        inside = {node.index for node in self.nodes}
+        inside, graph, last = {node.index for node in self.nodes}, self.graph, self.anchor.index
         for node in self.nodes:
             if node is self.anchor:
                 continue
-            for region in node.writes:
-                require(self.graph.hidden(region.buffer))
-                require(inside.issuperset(self.graph.readers.get(region.buffer, ())))
-            for region in node.reads:
-                require(not self.graph.written_between(region.buffer, node.index, self.anchor.index))
-        return evolve(intent, ops=tuple(sorted(inside)))
+            buffers = node.op.buffers
+            for slot in node.op.signature.writes:
+                require(graph.hidden(buffers[slot]) and inside.issuperset(graph.readers.get(buffers[slot], ())))
+            for slot in node.facts.reads:
+                require(not graph.written_between(buffers[slot], node.index, last))
+        return intent if len(inside) == 1 else evolve(intent, ops=tuple(sorted(inside)))
 
 
 def require(condition: object) -> None:
@@ -126,11 +131,28 @@ Matcher = Callable[[Match], Intent]
 
 @frozen
 class Pattern:
-    """A row: *anchors* are the operations that may end the structure, *matcher* walks back from one of them."""
+    """A row: *anchors* are the operations that may end the structure, *matcher* walks back from one of them.
+
+    Most anchors end something else. *needs* are operations that the structure has: a tape without one of them is not
+    looked at. *after*: one of them makes an operand of the anchor, the one of number *operand* if that is said."""
 
     name: str
     anchors: tuple[str, ...]
     matcher: Matcher
+    needs: tuple[str, ...] = ()
+    after: frozenset[str] = frozenset()
+    operand: int | None = None
+
+    def may_end_in(self, graph: Graph, node: Node) -> bool:
+        """Is it worth walking back from *node*?"""
+        after, slots = self.after, node.facts.reads
+        if not after:
+            return True
+        maker, buffers = graph.maker, node.op.buffers
+        for slot in slots if self.operand is None else slots[self.operand : self.operand + 1]:
+            if maker(buffers[slot]) in after:
+                return True
+        return False
 
 
 def match(pattern: Pattern, graph: Graph, anchor: Node, claimed: set[int]) -> Intent | None:

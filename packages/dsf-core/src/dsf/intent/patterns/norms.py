@@ -22,7 +22,7 @@ def _vector(region: Region, size: int) -> Region:
 
 def _normalised(m: Match, product: Node) -> tuple[Region, torch.dtype, float]:
     """x * rsqrt(mean(x ** 2, -1, keepdim) + eps) with an optional cast of x: x before it, the dtype inside, eps."""
-    x, inverse = m.operands(product)
+    inverse, x = m.operands(product, "rsqrt.default")
     shifted = m.made_by(m.made_by(inverse, "rsqrt.default").args[0], "add.Tensor", "add.Scalar")
     total, eps = shifted.args[:2]
     require(isinstance(eps, float) and shifted.arg(2, "alpha", 1) == 1)
@@ -44,7 +44,7 @@ def _normalised(m: Match, product: Node) -> tuple[Region, torch.dtype, float]:
 def rms_norm(m: Match) -> Intent:
     """weight * cast(normalised): Llama, Qwen, Mistral, T5 [transformers LlamaRMSNorm, T5LayerNorm]."""
     out = m.anchor.out
-    weight, scaled = m.operands(m.anchor)
+    scaled, weight = m.operands(m.anchor, "mul.Tensor", "_to_copy.default")
     require(weight.dtype == scaled.dtype == out.dtype)
     x, compute, eps = _normalised(m, m.made_by(m.through_cast(scaled), "mul.Tensor"))
     require(x.dtype == out.dtype and x.shape == out.shape)
@@ -55,7 +55,7 @@ def rms_norm(m: Match) -> Intent:
 def rms_norm_weight_inside(m: Match) -> Intent:
     """cast(normalised * weight), the weight in the inner dtype: Gemma, OLMo 2 [transformers GemmaRMSNorm]."""
     product = m.made_by(cast_source(m.anchor), "mul.Tensor")
-    weight, scaled = m.operands(product)
+    scaled, weight = m.operands(product, "mul.Tensor")
     x, compute, eps = _normalised(m, m.made_by(scaled, "mul.Tensor"))
     require(x.dtype == m.anchor.out.dtype and x.shape == m.anchor.out.shape)
     inputs = x, _vector(weight, x.shape[-1])

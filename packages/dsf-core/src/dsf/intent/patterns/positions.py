@@ -40,9 +40,9 @@ def rotary_wide(m: Match) -> Intent:
 
 def _rotation(m: Match, total: Node) -> tuple[Region, Region, Region, str]:
     """x, cos, sin and style of an addition; all of one dtype and of x's shape."""
-    plain, turned = m.operands(total)
+    plain, turned = m.operands(total, "mul.Tensor")
+    rotated, sin = m.operands(m.made_by(turned, "mul.Tensor"), "cat.default", "stack.default")
     x, cos = m.operands(m.made_by(plain, "mul.Tensor"))
-    rotated, sin = m.operands(m.made_by(turned, "mul.Tensor"))
     joined = m.made_as(rotated, "cat.default", "stack.default")
     require(len(joined.args[0]) == 2 and x.shape == rotated.shape == total.out.shape and x.shape[-1] % 2 == 0)
     require(x.dtype == cos.dtype == sin.dtype)
