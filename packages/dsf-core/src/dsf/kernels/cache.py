@@ -98,7 +98,16 @@ class Cache:
             return None
         try:
             entry = self._entry(name, data)
-        except (errors.DsfError, ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError):
+        except (
+            errors.DsfError,
+            struct.error,
+            ValueError,
+            KeyError,
+            TypeError,
+            AttributeError,
+            IndexError,
+            RecursionError,
+        ):
             self.counts["bad"] += 1
             with suppress(OSError):
                 path.unlink()
