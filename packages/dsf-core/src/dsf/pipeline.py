@@ -328,7 +328,7 @@ class Session:
         if choice.kernel is None or choice.program is None or step.time is None:
             self._on_host(step, places)
             return
-        self.ledger.launch(choice.kernel, intent.kind, step.time, step.flops, choice.reason, choice.program)
+        self.ledger.launch(choice.kernel, intent.kind, step.time, step.flops, choice.why, choice.program)
         if self._executor is None:
             return
         if self.fidelity == "isa":
