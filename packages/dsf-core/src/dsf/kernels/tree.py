@@ -152,12 +152,6 @@ class Trees:
         """Whether the tree for *kind* weighed *kernel*."""
         return kind in self.by_kind and kernel in self.by_kind[kind].kernels
 
-    def tiles(self, sizes: Sizes) -> Iterator[Variant]:
-        """The tiles that the tree for products prefers for *sizes*, the best first; none where it does not decide."""
-        advice = self.advice("matmul", sizes)
-        if advice is not None and not self.foreign:
-            yield from (variant for _, variant in advice.order() if variant)
-
 
 def load(chip: Chip, folders: Iterable[Path]) -> Trees:
     """The trees for *chip* in the first of *folders* that has some. Those of another description of it are kept, but
