@@ -58,11 +58,11 @@ def recording(request, record):
     return record(layer, half(1, length, HIDDEN), *cache, half(1, length, WIDTH), half(1, length, WIDTH), *weights)
 
 
-def test_a_layer_is_seventeen_intents(recording):
+def test_a_layer_is_fifteen_intents(recording):
     append = "concat" if recording.only("attention").attr("causal") is False else "copy"
     assert recording.kinds() == [
         "rms_norm", "linear", "linear", "linear", "rotary", "rotary", append, append, "attention", "linear",
-        "elementwise", "rms_norm", "linear", "linear", "gated_activation", "linear", "elementwise",
+        "add_rms_norm", "linear", "linear", "gated_activation", "linear",
     ]  # fmt: skip
     recording.assert_same(2e-2, 2e-2)
 

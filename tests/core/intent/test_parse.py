@@ -7,10 +7,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dsf.intent import Intent, Pattern, key, parse
+from dsf.intent.chains import MAX_INPUTS, MAX_NODES
 from dsf.intent.expression import text
 from dsf.intent.graph import Graph
 from dsf.intent.operators import build
-from dsf.intent.parse import MAX_INPUTS, MAX_NODES
 from dsf.intent.patterns import Match
 
 f32, f16 = torch.float32, torch.float16
@@ -144,8 +144,8 @@ def test_a_cache_written_in_place_is_read_after_the_write(record):
         return F.scaled_dot_product_attention(q, cache, cache)
 
     recording = record(step, torch.zeros(1, 2, 4, 8), x(1, 2, 1, 8), x(1, 2, 1, 8))
-    assert recording.kinds()[-2:] == ["index_put", "attention"]
-    put = recording.only("index_put")
+    assert recording.kinds()[-2:] == ["kv_append", "attention"]
+    put = recording.only("kv_append")
     assert put.inputs[0] == put.outputs[0]
     recording.assert_same(1e-6, 1e-6)
 

@@ -53,6 +53,11 @@ def test_a_weight_inside_the_cast_is_told_apart(record):
     recording.assert_same()
 
 
+def weighted(recording) -> list:
+    """Its norms that took a weight in. (What is left of one whose weight does not fit is a norm without.)"""
+    return [i for i in recording.parsed() if i.kind == "rms_norm" and i.attr("has_weight")]
+
+
 def mean_square(a: Tensor) -> Tensor:
     return a.pow(2).mean(-1, keepdim=True)
 
@@ -77,7 +82,7 @@ def mean_square(a: Tensor) -> Tensor:
 )
 def test_what_only_looks_like_an_rms_norm_is_not_one(record, near):
     recording = record(near, x(8, 8).abs() + 0.1, x(8))
-    assert "rms_norm" not in recording.kinds()
+    assert not weighted(recording)
     recording.assert_same(1e-6, 1e-6)
 
 
@@ -133,7 +138,7 @@ def test_an_input_overwritten_before_the_anchor_ends_the_match(record):
         return weight * normed
 
     recording = record(overwrite, x(3, 8), x(8))
-    assert "rms_norm" not in recording.kinds()
+    assert not weighted(recording)
     recording.assert_same()
 
 
@@ -253,10 +258,9 @@ def test_linears_of_different_inputs_are_no_gated_ffn(record):
         pytest.param(lambda g, u: F.silu(g) * u[:, :1], id="a gate per row"),
         pytest.param(lambda g, u: F.silu(g) + u, id="a sum"),
         pytest.param(lambda g, u: F.silu(g) * 3.0, id="a number"),
-        pytest.param(lambda g, u: torch.sigmoid(g) * g, id="silu in two steps"),
         pytest.param(lambda g, u: torch.tanh(g) * u, id="another function"),
         pytest.param(lambda g, u: F.silu(g).t() * u, id="a transposed gate"),
-        pytest.param(lambda g, u: u.mul_(F.silu(g)), id="in place"),
+        pytest.param(lambda g, u: F.silu(g) * u.to(torch.float64), id="another dtype"),
     ],
 )
 def test_what_only_looks_gated_is_pointwise(record, near):

@@ -41,9 +41,9 @@ def rms_norm(bench, dtype=torch.float16, compute=torch.float32):
     )
 
 
-def rotary(bench, width, dtype=torch.float16):
+def rotary(bench, width, dtype=torch.float16, **attrs):
     x = torch.randn(2, width).to(dtype)
-    return bench.intent("rotary", [x, x, x], [bench.out((2, width), dtype)], style="half")
+    return bench.intent("rotary", [x, x, x], [bench.out((2, width), dtype)], style="half", **attrs)
 
 
 BY_INDEX = ("index", "gather", "scatter", "index_put", "kv_append")
@@ -175,6 +175,7 @@ BREAKING = {
         "gated_activation", [half(4).int(), half(4).int()], [b.out((4,), torch.int32)], act="relu"),
     ("rotary", NUMBERS): lambda b: rotary(b, 4, torch.int32),
     ("rotary", "the head dimension is even"): lambda b: rotary(b, 5),
+    ("rotary", "every step is wanted in fp32 at most"): lambda b: rotary(b, 4, compute=torch.float64),
     ("softmax", NUMBERS): lambda b: b.intent(
         "softmax", [half(4).int()], [b.out((4,), torch.float32)], dim=0, log=False),
     **{(kind, INDEXED): lambda b, kind=kind: by_index(b, kind, torch.int16) for kind in BY_INDEX},

@@ -219,8 +219,17 @@ class Session:
         """The plan of a segment, made once per structure."""
         plan = self._plans.get(segment.key)
         if plan is None:
-            plan = self._plans[segment.key] = Plan(tuple(self._step(intent) for intent in parse(segment.tape)))
+            intents = parse(segment.tape, serves=self._serves)
+            plan = self._plans[segment.key] = Plan(tuple(self._step(intent) for intent in intents))
         return plan
+
+    def _serves(self, intent: Intent) -> bool:
+        """Is *intent* better taken whole? If a kernel serves it; or if the host must, which then is asked once."""
+        try:
+            choice = self._chooser(intent)
+        except errors.DtypeError:  # its pieces will say so, as far as it holds for them
+            return False
+        return choice.kernel is not None or any(who == "chip" for who, _ in choice.refused)
 
     def _step(self, intent: Intent) -> Step:
         if intent.kind == "nothing":

@@ -15,7 +15,7 @@ from torch.library import Library, fallthrough_kernel
 from torch.utils import backend_registration
 
 from dsf import errors
-from dsf.device import autocast, handles, kernels, recurrent, rng, scopes, selftest, torch_module, transfer
+from dsf.device import autocast, composed, handles, kernels, recurrent, rng, scopes, selftest, torch_module, transfer
 from dsf.device.blocks import storage_address
 from dsf.device.tape import recorder
 
@@ -101,6 +101,7 @@ def _special() -> dict[str, Callable[..., Any]]:
         "_fused_sdp_choice": lambda *args, **kwargs: 0,  # the composed form: what autograd can differentiate
         "is_pinned": lambda tensor, device=None: False,
         "record_stream": lambda tensor, stream: None,  # one queue: memory is never given back too early
+        **{n: composed.composed(n, kernels.recorded(kernels.overload(n))) for n in composed.COMPOSED},
     }
 
 

@@ -46,11 +46,12 @@ KINDS: dict[str, Kind] = {
     "matmul": _kind(
         "a b", "y", "", "y[*batch, M, N] = a[*batch, M, K] @ b[*batch, K, N], any strides"),
     "attention": _kind(
-        "q k v mask?", "y", "causal groups has_mask scale",
+        "q k v mask? bias?", "y", "causal groups has_mask scale",
         "y[B, H, S, Dv] = softmax(cap(scale * q[B, H, S, D] @ k[B, H/groups, KV, D]^T) + mask) @ v[B, H/groups, KV, "
         "Dv]; causal: row i sees columns 0..i (top left), with a window only the last *window* of these; cap(x) = "
-        "softcap * tanh(x / softcap); a bool mask[B, H, S, KV] keeps where true, a float one is added",
-        softcap=None, window=None),
+        "softcap * tanh(x / softcap); a bool mask[B, H, S, KV] keeps where true, a float one is added, and so is a "
+        "bias[B, H, S, KV] (ALiBi)",
+        has_bias=False, softcap=None, window=None),
     "paged_attention": _kind(
         "q k v table lengths", "y", "groups scale",
         "attention of q[B, H, S, D] over keys and values in pages [P, page, H/groups, D]: sequence b has lengths[b] "
@@ -78,12 +79,14 @@ KINDS: dict[str, Kind] = {
         output_padding=None, transposed=False),
     # normalisation and positions
     "rms_norm": _kind(
-        "x weight", "y", "compute eps weight_after_cast",
+        "x weight?", "y", "compute eps weight_after_cast",
         "n = x * rsqrt(mean(x ** 2, last) + eps) in dtype compute; y = weight * n, with n rounded to y's dtype first "
-        "if weight_after_cast, else the product is"),
+        "if weight_after_cast, else the product is",
+        has_weight=True),
     "add_rms_norm": _kind(
-        "x residual weight", "y total", "compute eps weight_after_cast",
-        "total = x + residual, rounded to its dtype; y = rms_norm(total, weight)"),
+        "x residual weight?", "y total", "compute eps weight_after_cast",
+        "total = x + residual, rounded to its dtype; y = rms_norm(total, weight)",
+        has_weight=True),
     "add_layer_norm": _kind(
         "x residual weight? bias?", "y total", "axes eps has_bias has_weight",
         "total = x + residual, rounded to its dtype; y = layer_norm(total)"),
@@ -94,8 +97,11 @@ KINDS: dict[str, Kind] = {
         "x weight? bias?", "y", "axes eps has_bias has_weight", "over the last *axes* dimensions, in float32"),
     "rotary": _kind(
         "x cos sin", "y", "style",
-        "y = x * cos + rotate(x) * sin, every step rounded to x's dtype; style half: rotate(x) = (-x2, x1) of the two "
-        "halves of the last dimension; interleaved: of each two neighbours; all [..., D]"),
+        "y = x * cos + rotate(x) * sin, every step rounded to dtype compute (x's, if None), y at the end; style half: "
+        "rotate(x) = (-x2, x1) of the two halves of the last dimension; interleaved: of each two neighbours; gathered: "
+        "neighbours in x are halves in y, y = half(x[::2], x[1::2]); x and y [..., D], cos and sin [..., D] as y has "
+        "its pairs, or [..., D/2] if both of a pair share theirs",
+        compute=None),
     "softmax": _kind("x", "y", "dim log", "softmax over dim, log-softmax if log, in at least float32"),
     # pointwise
     "elementwise": _kind("x*", "y", "expr", "y = expr(inputs), see dsf.intent.expression; all inputs have y's shape"),

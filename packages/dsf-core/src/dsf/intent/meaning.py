@@ -90,7 +90,7 @@ def _attention(intent: Intent, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
     groups, window, cap = intent.attr("groups"), intent.attr("window"), intent.attr("softcap")
     if groups > 1:
         k, v = k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)
-    if window is None and cap is None:
+    if window is None and cap is None and not intent.attr("has_bias"):
         return F.scaled_dot_product_attention(
             _wide(q), _wide(k), _wide(v), attn_mask=_wide(mask[0]) if mask else None, is_causal=intent.attr("causal"),
             scale=intent.attr("scale"),
@@ -136,18 +136,20 @@ def _latent_attention(
     return _weights(scores, intent.attr("causal"), mask) @ latent
 
 
-def _rms_norm(intent: Intent, x: torch.Tensor, weight: torch.Tensor) -> Result:
+def _rms_norm(intent: Intent, x: torch.Tensor, *weight: torch.Tensor) -> Result:
     compute = intent.attr("compute")
     wide = x.to(compute)
     normed = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + intent.attr("eps"))
+    if not weight:
+        return normed
     if intent.attr("weight_after_cast"):
-        return weight * normed.to(intent.outputs[0].dtype)
-    return weight.to(compute) * normed
+        return weight[0] * normed.to(intent.outputs[0].dtype)
+    return weight[0].to(compute) * normed
 
 
-def _add_rms_norm(intent: Intent, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor) -> Result:
+def _add_rms_norm(intent: Intent, x: torch.Tensor, residual: torch.Tensor, *weight: torch.Tensor) -> Result:
     total = (x + residual).to(intent.outputs[1].dtype)
-    return _one(_rms_norm(intent, total, weight)), total
+    return _one(_rms_norm(intent, total, *weight)), total
 
 
 def _add_layer_norm(intent: Intent, x: torch.Tensor, residual: torch.Tensor, *affine: torch.Tensor) -> Result:
@@ -175,10 +177,18 @@ def _layer_norm(intent: Intent, x: torch.Tensor, *affine: torch.Tensor) -> Resul
 
 
 def _rotary(intent: Intent, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> Result:
-    if intent.attr("style") == "half":
+    style, compute = intent.attr("style"), intent.attr("compute")
+    if compute is not None:
+        x, cos, sin = x.to(compute), cos.to(compute), sin.to(compute)
+    if style == "gathered":
+        x = torch.cat((x[..., ::2], x[..., 1::2]), -1)
+    if cos.shape[-1] != x.shape[-1]:
+        cos, sin = (t.repeat_interleave(2, -1) if style == "interleaved" else torch.cat((t, t), -1) for t in (cos, sin))
+    if style == "interleaved":
+        turned = torch.stack((-x[..., 1::2], x[..., ::2]), -1).flatten(-2)
+    else:
         first, second = x.chunk(2, -1)
-        return x * cos + torch.cat((-second, first), -1) * sin
-    turned = torch.stack((-x[..., 1::2], x[..., ::2]), -1).flatten(-2)
+        turned = torch.cat((-second, first), -1)
     return x * cos + turned * sin
 
 

@@ -125,14 +125,47 @@ def _any_shape(intent: Intent) -> str:
 
 
 def _linear(intent: Intent) -> str:
-    x, w, *bias = intent.inputs
+    x, w, *rest = intent.inputs
     n, k = w.shape if intent.attr("transposed") else w.shape[::-1]
     want = (*x.shape[:-1], n)
     if x.shape[-1:] != (k,):
         return f"x ends in {x.shape[-1:]}, w contracts {k}"
-    if any(b.shape != (n,) for b in bias):
-        return f"bias has shape {bias[0].shape}; expected ({n},)"
+    if intent.attr("has_bias") and rest[0].shape != (n,):
+        return f"bias has shape {rest[0].shape}; expected ({n},)"
+    if intent.attr("has_residual") and rest[-1].shape != want:
+        return f"residual has shape {rest[-1].shape}; expected {want}"
     return _output(intent, want)
+
+
+def _quant_linear(intent: Intent) -> str:
+    (x, w, *groups), bits = intent.inputs, intent.attr("bits")
+    bias = groups.pop() if intent.attr("has_bias") else None
+    n, k = w.shape[0], w.shape[1] * (2 if bits == 4 else 1)
+    if x.shape[-1] != k or k % intent.attr("group"):
+        return f"x ends in {x.shape[-1:]}, w contracts {k} in groups of {intent.attr('group')}"
+    if any(r.shape != (n, k // intent.attr("group")) for r in groups):
+        return f"scale has shape {groups[0].shape}; expected {(n, k // intent.attr('group'))}"
+    if bias is not None and bias.shape != (n,):
+        return f"bias has shape {bias.shape}; expected ({n},)"
+    return _output(intent, (*x.shape[:-1], n))
+
+
+def _scaled_linear(intent: Intent) -> str:
+    x, w, x_scale, w_scale, *bias = intent.inputs
+    n, k = w.shape if intent.attr("transposed") else w.shape[::-1]
+    if x.shape[-1] != k:
+        return f"x ends in {x.shape[-1:]}, w contracts {k}"
+    if x_scale.shape != (*x.shape[:-1], 1) or any(r.shape != (n,) for r in (w_scale, *bias)):
+        return f"the scales have shapes {x_scale.shape} and {w_scale.shape}; expected {(*x.shape[:-1], 1)} and ({n},)"
+    return _output(intent, (*x.shape[:-1], n))
+
+
+def _grouped_linear(intent: Intent) -> str:
+    x, w, ends = intent.inputs
+    experts, k, n = w.shape if not intent.attr("transposed") else (w.shape[0], w.shape[2], w.shape[1])
+    if x.shape[1:] != (k,) or ends.shape != (experts,):
+        return f"x has shape {x.shape} and ends {ends.shape}; {experts} experts contract {k}"
+    return _output(intent, (x.shape[0], n))
 
 
 def _output(intent: Intent, want: tuple[int, ...]) -> str:
@@ -148,22 +181,46 @@ def _matmul(intent: Intent) -> str:
 
 
 def _attention(intent: Intent) -> str:
-    q, k, v, *mask = intent.inputs
+    q, k, v, *added = intent.inputs
     if any(len(r.shape) != 4 for r in intent.inputs):
         return "q, k, v and mask have four dimensions each"
     groups = intent.attr("groups")
     if k.shape[:3] != v.shape[:3] or (k.shape[0], k.shape[1] * groups, k.shape[3]) != (*q.shape[:2], q.shape[3]):
         return f"q {q.shape}, k {k.shape}, v {v.shape} do not fit groups={groups}"
-    if any(m.shape != (*q.shape[:3], k.shape[2]) for m in mask):
-        return f"mask has shape {mask[0].shape}; expected {(*q.shape[:3], k.shape[2])}"
+    if wrong := [a for a in added if a.shape != (*q.shape[:3], k.shape[2])]:
+        return f"mask has shape {wrong[0].shape}; expected {(*q.shape[:3], k.shape[2])}"
     return _output(intent, (*q.shape[:3], v.shape[3]))
 
 
 def _rms_norm(intent: Intent) -> str:
-    x, weight = intent.inputs
-    if weight.shape != x.shape[-1:]:
-        return f"weight has shape {weight.shape}; expected {x.shape[-1:]}"
+    x, *weight = intent.inputs
+    if any(w.shape != x.shape[-1:] for w in weight):
+        return f"weight has shape {weight[0].shape}; expected {x.shape[-1:]}"
     return _output(intent, x.shape)
+
+
+def _norm_of_sum(intent: Intent) -> str:
+    x, residual = intent.inputs[:2]
+    if x.shape != residual.shape or intent.outputs[1].shape != x.shape:
+        return f"x, residual and total have shapes {x.shape}, {residual.shape}, {intent.outputs[1].shape}; all are one"
+    return _output(intent, x.shape)
+
+
+def _rotary(intent: Intent) -> str:
+    x, cos, sin = intent.inputs
+    allowed = x.shape, (*x.shape[:-1], x.shape[-1] // 2)
+    if x.shape[-1] % 2 or cos.shape not in allowed or sin.shape != cos.shape:
+        return f"cos has shape {cos.shape} and sin {sin.shape}; expected {allowed[0]} or {allowed[1]}"
+    return _output(intent, x.shape)
+
+
+def _latent_attention(intent: Intent) -> str:
+    q, rope, latent, key, *mask = intent.inputs
+    if q.shape[:3] != rope.shape[:3] or latent.shape[:2] != key.shape[:2] or latent.shape[0] != q.shape[0]:
+        return f"q {q.shape}, rope {rope.shape}, latent {latent.shape} and key {key.shape} do not fit"
+    if any(m.shape != (*q.shape[:3], latent.shape[1]) for m in mask):
+        return f"mask has shape {mask[0].shape}; expected {(*q.shape[:3], latent.shape[1])}"
+    return _output(intent, q.shape)
 
 
 def _uniform(intent: Intent) -> str:
@@ -209,7 +266,10 @@ def _concat(intent: Intent) -> str:
 
 _SHAPES: dict[str, Callable[[Intent], str]] = {
     "linear": _linear, "matmul": _matmul, "attention": _attention, "rms_norm": _rms_norm, "layer_norm": _first,
-    "rotary": _uniform, "softmax": _first, "elementwise": _elementwise, "gated_activation": _uniform, "copy": _uniform,
+    "add_rms_norm": _norm_of_sum, "add_layer_norm": _norm_of_sum, "group_norm": _first, "quantise": _uniform,
+    "quant_linear": _quant_linear, "scaled_linear": _scaled_linear, "grouped_linear": _grouped_linear,
+    "latent_attention": _latent_attention, "paged_attention": _first, "sort": _first, "kv_append": _first,
+    "rotary": _rotary, "softmax": _first, "elementwise": _elementwise, "gated_activation": _uniform, "copy": _uniform,
     "reduce": _reduce, "cumsum": _first, "embedding": _embedding, "concat": _concat, "scatter": _first,
     "index_put": _first,
 }  # fmt: skip

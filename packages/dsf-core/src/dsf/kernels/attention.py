@@ -162,7 +162,7 @@ def _together(chip: Chip, intent: Intent) -> bool:
 
 
 def _plain(chip: Chip, intent: Intent) -> bool:
-    return intent.attr("softcap") is None and intent.attr("window") is None
+    return intent.attr("softcap") is None and intent.attr("window") is None and not intent.attr("has_bias")
 
 
 LIMITS = (
