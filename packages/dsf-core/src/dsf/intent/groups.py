@@ -33,10 +33,12 @@ def mark(intents: list[Intent]) -> list[Intent]:
 class _Blocks:
     def __init__(self, intents: list[Intent], makers: dict[int, int], takers: dict[int, list[int]]) -> None:
         self.intents, self.makers, self.takers = intents, makers, takers
+        self.members: dict[int, list[int]] = {}  # by the anchor of their block
 
     def put(self, kind: str, anchor: int, roles: dict[int, str]) -> None:
         for at, role in roles.items():
             self.intents[at] = self.intents[at].in_group(kind, anchor, role)
+        self.members[anchor] = list(roles)
 
     def before(self, at: int) -> Iterator[int]:
         """Who makes the inputs of *at*."""
@@ -172,9 +174,8 @@ class _Blocks:
         tokens = {self.intents[router].inputs[0].buffer}
         tokens |= {r.buffer for at in self.before(router) if self.intents[at].kind == "elementwise"
                    for r in self.intents[at].inputs}  # fmt: skip
-        entries = {i.group.anchor for i in self.intents
-                   if i.kind == "linear" and i.group and i.group.kind == "gated_ffn" and i.group.role != "down"
-                   and i.inputs[0].buffer in tokens}  # fmt: skip
-        for at, intent in enumerate(self.intents):
-            if intent.group and intent.group.kind == "gated_ffn" and intent.group.anchor in entries:
-                roles[at] = "shared"
+        for entry in {t for buffer in tokens for t in self.takers.get(buffer, ())}:
+            block = self.intents[entry].group
+            if block is not None and block.kind == "gated_ffn" and block.role != "down":
+                for at in self.members[block.anchor]:
+                    roles[at] = "shared"

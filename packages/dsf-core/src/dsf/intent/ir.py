@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from attrs import evolve, frozen
+from attrs import frozen
 
 from dsf.intent.expression import text
 from dsf.intent.tape import Region, Scope, Site
@@ -190,7 +190,8 @@ class Intent:
         raise KeyError(f"a {self.kind} has no attribute {name!r}; it has {known}")
 
     def in_group(self, kind: str, anchor: int, role: str) -> Intent:
-        return evolve(self, group=Group(kind, anchor, role))
+        group = Group(kind, anchor, role)
+        return Intent(self.kind, self.inputs, self.outputs, self.attrs, self.ops, self.scope, self.site, group)
 
     def __str__(self) -> str:
         attrs = ", ".join(f"{name}={text(value) if name == 'expr' else _text(value)}" for name, value in self.attrs)

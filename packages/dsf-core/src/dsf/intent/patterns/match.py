@@ -108,7 +108,7 @@ class Match:
                 require(graph.hidden(buffers[slot]) and inside.issuperset(graph.readers.get(buffers[slot], ())))
             for slot in node.facts.reads:
                 require(not graph.written_between(buffers[slot], node.index, last))
-        return evolve(intent, ops=tuple(sorted(inside)))
+        return intent if len(inside) == 1 else evolve(intent, ops=tuple(sorted(inside)))
 
 
 def require(condition: object) -> None:
