@@ -223,6 +223,8 @@ BREAKING = {
     ("quant_linear", LYING): lambda b: quantised(b, half(4, 8)[::2, ::2], bytes_(3, 2).byte()),
     ("quant_linear", APART): lambda b: quantised(b, far(3, 4), bytes_(3, 2).byte()),
     ("sort", "scores are fp16, bf16 or fp32"): lambda b: in_order(b, half(4).int(), "sort"),
+    ("digits", "numbers are int32 or int64"): lambda b: in_order(b, half(4), "sort"),
+    ("digits", "one row of more than 256 numbers is sorted"): lambda b: in_order(b, half(4).int(), "sort"),
     ("sort", "the largest come first"): lambda b: in_order(b, half(4), "sort"),
     ("top_k", "scores are fp16, bf16 or fp32"): lambda b: in_order(b, half(4).int(), "top_k"),
     ("top_k", "the largest come first"): lambda b: in_order(b, half(4), "top_k"),
@@ -245,12 +247,13 @@ BREAKING = {
 
 ROLES = {
     "FusedMatmul": "fused linear", "generic.fused_matmul": "fused linear",
+    "Sort.digits": "digits",
     "MatmulInt8": "whole linear", "generic.int8_matmul": "whole linear",
 }  # fmt: skip
 """Kernels of a kind that another kernel serves otherwise."""
 
 
-VENDORS = ("sort", "top_k")
+VENDORS = ("sort", "digits", "top_k")
 """What generic serves without a limit."""
 
 
