@@ -224,7 +224,7 @@ BREAKING = {
     ("quant_linear", APART): lambda b: quantised(b, far(3, 4), bytes_(3, 2).byte()),
     ("sort", "scores are fp16, bf16 or fp32"): lambda b: in_order(b, half(4).int(), "sort"),
     ("digits", "numbers are int32 or int64"): lambda b: in_order(b, half(4), "sort"),
-    ("digits", "one row of more than 256 numbers is sorted"): lambda b: in_order(b, half(4).int(), "sort"),
+    ("digits", "a single row of more than 256 numbers is sorted"): lambda b: in_order(b, half(4).int(), "sort"),
     ("sort", "the largest come first"): lambda b: in_order(b, half(4), "sort"),
     ("top_k", "scores are fp16, bf16 or fp32"): lambda b: in_order(b, half(4).int(), "top_k"),
     ("top_k", "the largest come first"): lambda b: in_order(b, half(4), "top_k"),

@@ -193,7 +193,7 @@ def _one_long_row(chip: Chip, intent: Intent) -> bool:
 FEW = 256  # what the scalar unit has in order before the vector unit has begun
 WHOLE_LIMITS = (
     Limit("numbers are int32 or int64", _whole_numbers),
-    Limit("one row of more than 256 numbers is sorted", _one_long_row),
+    Limit("a single row of more than 256 numbers is sorted", _one_long_row),
 )
 LIMITS = (
     Limit("scores are fp16, bf16 or fp32", _scores, "asc-devkit guide, Sort32: scores of float"),
