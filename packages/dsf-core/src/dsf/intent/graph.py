@@ -155,4 +155,4 @@ class Graph:
     def written_between(self, buffer: int, after: int, before: int) -> bool:
         """Does an operation strictly between the two indices write the buffer?"""
         writers = self.writers.get(buffer)
-        return writers is not None and any([after < index < before for index in writers])
+        return writers is not None and any(after < index < before for index in writers)

@@ -380,8 +380,9 @@ def masked_softmax(
 
 def rotary(target: Target, intent: Intent, name: str = "rotary") -> Program:
     """y = x * cos + rotate(x) * sin over the two halves of the last dimension, or over its neighbours (which may become
-    halves in y), every step rounded to x's format."""
+    halves in y), every step rounded to x's format or to the one it says."""
     dtype, style = dtype_name(intent.outputs[0].dtype), intent.attr("style")
+    step = dtype if intent.attr("compute") is None else dtype_name(intent.attr("compute"))
     x, cos, sin, y = streams_of(intent)
     into = alternate if style == "interleaved" else split
     shared = cos.window.shape != x.window.shape  # both of a pair have one cosine
@@ -391,10 +392,10 @@ def rotary(target: Target, intent: Intent, name: str = "rotary") -> Program:
 
     def compute(lane: Lane, tiles: tuple[Tile, ...]) -> tuple[Tile, ...]:
         c = Compiler(target, lane, tiles)
-        x1, x2, cos1, cos2, sin1, sin2 = tiles
-        first = c.apply("sub", dtype, c.apply("mul", dtype, x1, cos1), c.apply("mul", dtype, x2, sin1))
-        second = c.apply("add", dtype, c.apply("mul", dtype, x2, cos2), c.apply("mul", dtype, x1, sin2))
-        return first, second
+        x1, x2, cos1, cos2, sin1, sin2 = (tile if tile.dtype == step else lane.cast(tile, step) for tile in tiles)
+        first = c.apply("sub", step, c.apply("mul", step, x1, cos1), c.apply("mul", step, x2, sin1))
+        second = c.apply("add", step, c.apply("mul", step, x2, cos2), c.apply("mul", step, x1, sin2))
+        return lane.cast(first, dtype), lane.cast(second, dtype)
 
     return vector_program(target, name, halves, compute)
 
@@ -819,8 +820,11 @@ def _has_weight(chip: Chip, intent: Intent) -> bool:
     return bool(intent.attr("has_weight"))
 
 
-def _in_its_format(chip: Chip, intent: Intent) -> bool:
-    return intent.attr("compute") is None
+def _turned_in_single(chip: Chip, intent: Intent) -> bool:
+    formats = [r.dtype for r in intent.inputs]
+    if intent.attr("compute") is None:
+        return len({*formats, intent.outputs[0].dtype}) == 1
+    return intent.attr("compute") == torch.float32
 
 
 def _whole_ids(chip: Chip, intent: Intent) -> bool:
@@ -851,7 +855,7 @@ LIMITS: dict[str, tuple[Limit, ...]] = {
     "rotary": (
         FORMATS,
         Limit("the head dimension is even", _even),
-        Limit("every step is rounded to x's format", _in_its_format),
+        Limit("every step is rounded to x's format, which is that of all, or to fp32", _turned_in_single),
     ),
     "softmax": (FORMATS,),
     "embedding": (Limit("ids are int32 or int64", _whole_ids),),
