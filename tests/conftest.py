@@ -162,7 +162,7 @@ class Bench:
         exact: bool = False,
         **attrs: Any,
     ) -> Run:
-        """Execute the intent's program, by *kernel* or by who is chosen. A tuple is the attribute that a pool calls so."""
+        """Execute the intent's program, by *kernel* or by who is chosen. A tuple is a pool's attribute of that name."""
         if isinstance(kernel, tuple):
             attrs["kernel"], kernel = kernel, None
         intent = self.intent(kind, inputs, outputs, **attrs)

@@ -12,6 +12,8 @@ from pathlib import Path
 FORBIDDEN_MODULES = {"pickle", "marshal", "shelve", "dill", "cloudpickle"}
 FORBIDDEN_CALLS = {"eval", "exec", "compile", "os.system", "os.popen", "subprocess.getoutput", "yaml.load"}
 MODELS = {"accelerate", "gguf", "safetensors", "transformers"}
+TUNE = {"scikit_learn"}
+MODULES = {"sklearn": "scikit_learn"}  # packages whose module has another name
 
 
 def _tree(path: Path) -> ast.Module:
@@ -91,9 +93,10 @@ def _names(requirements: list[str]) -> set[str]:
 def test_the_core_declares_exactly_what_it_imports(root: Path) -> None:
     """safetensors is what transformers stores weights in: asked for, not imported here."""
     project = tomllib.loads((root / "packages/dsf-core/pyproject.toml").read_text("utf-8"))["project"]
-    extra = _names(project["optional-dependencies"]["models"])
-    assert extra == MODELS
-    assert _imported(root / "packages/dsf-core/src") - {"dsf"} - extra == _names(project["dependencies"])
+    extras = {name: _names(wanted) for name, wanted in project["optional-dependencies"].items()}
+    assert extras == {"models": MODELS, "tune": TUNE}
+    imported = {MODULES.get(name, name) for name in _imported(root / "packages/dsf-core/src")}
+    assert imported - {"dsf"} - MODELS - TUNE == _names(project["dependencies"])
 
 
 def test_a_vendor_package_asks_for_the_core_alone(root: Path) -> None:
@@ -119,7 +122,7 @@ def test_every_requirement_of_the_repository_is_pinned(root: Path) -> None:
     project = tomllib.loads((root / "packages/dsf-core/pyproject.toml").read_text("utf-8"))["project"]
     groups = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["dependency-groups"]
     tools = [line for group in groups.values() for line in group if isinstance(line, str)]
-    wanted = _names(project["dependencies"] + project["optional-dependencies"]["models"] + tools)
+    wanted = _names(sum(project["optional-dependencies"].values(), project["dependencies"] + tools))
     assert wanted - pinned == set()
 
 

@@ -11,12 +11,13 @@ import pytest
 ORDER = (
     "errors", "units", "hdl", "numerics", "isa", "machine", "intent", "layout", "memory", "kernels", "comm",
     "plugins", "generic", "reports", "segments", "storage", "execution", "forecast", "ledger", "pipeline", "survey",
-    "disassembly", "check", "serving", "device", "enabling",
+    "disassembly", "check", "serving", "device", "declare", "enabling",
     "",  # dsf itself: enable, disable, current, report
     "models", "deploy", "testing", "cli",
 )  # fmt: skip
 RANK = {name: rank for rank, name in enumerate(ORDER)}
 ALLOWED = {
+    ("intent", "declare"),  # `dsf.intent` is also the decorator; what it does is known to who knows the device
     ("plugins", "generic"),  # generic is a plugin itself; the registry registers it, as it registers a vendor's
 }
 VENDORS_MAY_USE = RANK["plugins"]

@@ -21,6 +21,7 @@ from dsf.generic.kernels import kernels as generic_kernels
 from dsf.generic.thermal import policy
 from dsf.hdl import Chip
 from dsf.kernels.kernel import Kernel
+from dsf.kernels.tree import FOLDER
 from dsf.machine.heat import Policy
 from dsf.plugins import API, Registry, Vendor, hookimpl, spec
 
@@ -106,6 +107,10 @@ ANSWERS: dict[str, tuple[Callable[[str], Plugin], Callable[[Plugin], Any]]] = {
     "dsf_vendor.isa": (lambda folder: with_vendor(isa=slow_isa), report),
     "dsf_vendor.hdl_folders": (
         lambda folder: with_vendor(hdl_folders=(folder,)), lambda p: said(lambda: known(p).chip("acme-x2").name)
+    ),
+    "dsf_vendor.tree_folders": (
+        lambda folder: with_vendor(tree_folders=(str(FOLDER),)),
+        lambda p: sorted(known(p).view(chip_of(document_of(CHIP))).trees().by_kind),
     ),
     "dsf_kernels": (lambda folder: evolve(PLAIN, kernels=renamed), report),
     "dsf_thermal_policy": (lambda folder: evolve(PLAIN, policy=always_slow), report),

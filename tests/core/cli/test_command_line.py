@@ -48,7 +48,7 @@ def test_no_arguments_explain_the_commands(capsys: pytest.CaptureFixture[str]) -
     assert "run" in said
 
 
-@pytest.mark.parametrize("command", ["chips", "disasm", "isa", "run"])
+@pytest.mark.parametrize("command", ["chips", "disasm", "intents", "isa", "run"])
 def test_every_command_shows_examples_of_itself(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.call([command, "--help"]) == 0
     assert f"Examples:\n    dsf-cli {command}" in capsys.readouterr().out

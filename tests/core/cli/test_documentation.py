@@ -9,6 +9,7 @@ import click
 import pytest
 
 from dsf import cli, models
+from dsf.models import presets
 
 ROOT = Path(__file__).parents[3]
 
@@ -43,6 +44,19 @@ def test_every_option_is_documented_in_its_commands_section(page: str) -> None:
 
 def test_every_model_is_documented_with_the_command_that_installs_it(page: str) -> None:
     for source in models.SHELF.values():
+        assert f"| `{source.name}` | {source.title}" in page
+        assert source.install in page
+
+
+def test_every_preset_is_documented_with_its_source_and_no_other() -> None:
+    page = (ROOT / "docs/reference/presets.md").read_text("utf-8")
+    rows = dict(re.findall(r"^\| `([^`]+)` \| .*\((https://\S+)\)", page, re.MULTILINE))
+    assert rows == {name: presets.preset(name).source for name in presets.names()}
+
+
+def test_every_encoder_is_documented_with_the_command_that_installs_it() -> None:
+    page = (ROOT / "docs/reference/presets.md").read_text("utf-8")
+    for source in models.ENCODERS.values():
         assert f"| `{source.name}` | {source.title}" in page
         assert source.install in page
 

@@ -210,6 +210,20 @@ def test_attention_lays_its_heads_out_inside_a_token(session, recorded):
     assert out.transpose(1, 2).is_contiguous()
 
 
+@pytest.mark.parametrize("columns", [12, 10])
+def test_a_product_by_experts_in_float32_is_recorded_with_the_cpus_strides(session, recorded, columns):
+    """Torch's meta kernel refuses it; its CPU kernel makes rows of whole 16 bytes."""
+    x, w, ends = torch.randn(6, 16), torch.randn(3, columns, 16).mT, torch.tensor([2, 2, 6], dtype=torch.int32)
+    wanted = torch._grouped_mm(x, w, ends)
+    ours = [t.to("npu") for t in (x, w, ends)]
+    recorded()
+    found = torch._grouped_mm(*ours)
+    assert found.stride() == wanted.stride()
+    assert session.host_ops == []
+    torch.testing.assert_close(found.cpu(), wanted)
+    assert recorded() == ["aten._grouped_mm.default"]
+
+
 def test_a_long_tape_is_run_before_it_is_asked_for(session, monkeypatch):
     monkeypatch.setattr(recorder, "cap", 10)
     x = torch.ones(1, device="npu")

@@ -31,12 +31,54 @@ def full(target, intent):
     raise errors.KernelError("DSF-K002", "the cupboard is full")
 
 
-def test_the_first_offer_that_can_is_taken(bench, negation):
+def test_of_equally_quick_ones_the_first_offer_is_taken(bench, negation):
     compiled = bench.kernel("compiled.elementwise")
     first = evolve(compiled, name="first")
     choice = Chooser.of(bench.target, [first, compiled])(negation)
     assert choice.kernel is first
-    assert choice.reason == "first offer"
+    assert choice.reason == "quickest of 2 by predicted time"
+
+
+def test_the_only_one_that_can_is_taken_untimed(bench, negation):
+    choice = Chooser.of(bench.target, [bench.kernel("compiled.elementwise")])(negation)
+    assert choice.reason == "nothing else takes it"
+
+
+def test_the_quicker_one_is_taken_whoever_offers_first(bench, negation):
+    compiled = bench.kernel("compiled.elementwise")
+
+    def twice(target, intent):
+        program = compiled.emit(target, intent)
+        return evolve(program, name="twice", phases=program.phases * 2)
+
+    choice = Chooser.of(bench.target, [offer("twice", twice), compiled])(negation)
+    assert choice.kernel is compiled
+    assert choice.considered == (("twice", ()), ("compiled.elementwise", ()))
+
+
+def test_the_quickest_variant_is_taken(bench):
+    """Of all tiles of a product, by the time of the very program that will run."""
+    x, w = torch.randn(96, 256).half(), torch.randn(512, 256).half()
+    intent = bench.intent("linear", [x, w], [bench.out((96, 512), x.dtype)], has_bias=False, transposed=True)
+    chooser = Chooser.of(bench.target, bench.kernels)
+    choice, all_of_them = chooser(intent), chooser.compare(intent)
+    times = {c.preference: c.fs for c in all_of_them if c.fs is not None}
+    assert len(times) > 5
+    assert times[choice.kernel.name, choice.variant] == min(times.values()) < max(times.values())
+    assert bench.timing(choice.program).duration_fs == min(times.values())
+    assert choice.name == f"{choice.kernel.name} {choice.variant[0]}x{choice.variant[1]}"
+    assert choice.reason.startswith(f"quickest of {len(times)} by predicted time")
+
+
+def test_every_variant_computes_the_same_as_the_reference(bench):
+    x, w = torch.randn(70, 100).half(), torch.randn(90, 100).half()
+    inputs, kernel = [x, w], bench.kernel("MatMul" if bench.chip.vendor == "ascend" else "generic.matmul")
+    intent = bench.intent("linear", inputs, [bench.out((70, 90), x.dtype)], has_bias=False, transposed=True)
+    for variant in kernel.variants(bench.target, intent):
+        one = evolve(kernel, emit=lambda target, intent, variant=variant: kernel.write(target, intent, variant))
+        bench.run(
+            "linear", inputs, [bench.out((70, 90), x.dtype)], kernel=one, has_bias=False, transposed=True
+        ).agrees()
 
 
 def test_who_was_asked_before_is_told_with_the_reasons(bench, negation):
@@ -44,7 +86,7 @@ def test_who_was_asked_before_is_told_with_the_reasons(bench, negation):
     offers = [offer("proud", compiled.emit, never("the moon is full")), offer("stuffed", full), compiled]
     choice = Chooser.of(bench.target, offers)(negation)
     assert choice.kernel is compiled
-    assert choice.reason == "proud: not so: the moon is full; stuffed: the cupboard is full"
+    assert choice.reason == ("nothing else takes it; proud: not so: the moon is full; stuffed: the cupboard is full")
 
 
 def test_what_nobody_serves_goes_to_the_host_with_everybodys_reason(bench, negation):

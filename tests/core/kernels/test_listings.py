@@ -23,6 +23,12 @@ WANTED = {
     "decode_attention": lambda b: ("attention", [half(1, 4, 1, 32), half(1, 2, 40, 32), half(1, 2, 40, 32)],
                                    (1, 4, 1, 32),
                                    {"causal": False, "groups": 2, "has_mask": False, "scale": 0.125}),
+    "latent_attention": lambda b: (
+        "latent_attention", [half(1, 16, 1, 64), half(1, 16, 1, 32), half(1, 40, 64), half(1, 40, 32)], (1, 16, 1, 64),
+        {"causal": False, "has_mask": False, "scale": 0.125}),
+    "paged_attention": lambda b: (
+        "paged_attention", [half(2, 4, 1, 32), half(9, 16, 2, 32), half(9, 16, 2, 32), torch.arange(6).view(2, 3),
+                            torch.tensor([40, 33])], (2, 4, 1, 32), {"groups": 2, "scale": 0.125}),
     "batch_matmul": lambda b: ("matmul", [half(3, 20, 40), half(3, 40, 24)], (3, 20, 24), {}),
     "rms_norm": lambda b: ("rms_norm", [half(9000, 64), half(64)], (9000, 64),
                            {"eps": 1e-5, "compute": torch.float32, "weight_after_cast": True}),

@@ -46,7 +46,7 @@ def added(b: Builder, spoil: bool = False) -> Program:
 
 def spaces(program: Program, planes: Any) -> list[int]:
     """Where the uniform operands of the program's only nest stand."""
-    found = lanes_of(program.phases[0].nests[0], planes.isa)
+    found = lanes_of(program.phases[0].nests[0], planes.isa, 24)
     assert found.variable == "i"
     assert found.most > 1
     return sorted(operand.offset.const for operand in found.uniform)

@@ -243,3 +243,15 @@ def test_what_would_take_for_ever_to_check_is_refused(planes: Any) -> None:
     loop = Loop("r", 10**9, (Instruction("v.fill", (far,), (("value", 1.0),)),))
     with pytest.raises(errors.MachineError, match="DSF-X026"):
         check(Program("Far", (), (Phase("core", (Nest((), (loop,)),)),)), planes.isa, planes.chip)
+
+
+@pytest.mark.parametrize("rounds", range(1, 40))
+def test_a_long_loop_goes_on_where_its_first_rounds_have_led(b: Builder, planes: Any, rounds: int) -> None:
+    """Each round takes the flag that the one before has raised: whoever leaves out rounds leaves out an even number."""
+    with b.phase("core"), b.nest(i=1):
+        b.set_flag("din", "dout", 1)
+        with b.loop(rounds) as r:
+            b.set_flag("din", "dout", r % 2)
+            b.wait_flag("din", "dout", 1 + (r % 2) * -1)
+        b.wait_flag("din", "dout", (rounds - 1) % 2)
+    checked(b, planes)

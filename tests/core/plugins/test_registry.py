@@ -245,10 +245,10 @@ BROKEN = [
     (Failing, "ZeroDivisionError: toys"),
     (
         lambda: Plugin(api=(2, 0)),
-        "it was written for hook API 2.0; this DSF speaks 1.0 to 1.1; install versions of dsf-core and dsf-toy that go "
+        "it was written for hook API 2.0; this DSF speaks 1.0 to 1.2; install versions of dsf-core and dsf-toy that go "
         "together",
     ),
-    (lambda: Plugin(api=(1, 2)), "it was written for hook API 1.2; this DSF speaks 1.0 to 1.1; .*"),
+    (lambda: Plugin(api=(1, 3)), "it was written for hook API 1.3; this DSF speaks 1.0 to 1.2; .*"),
     (lambda: Plugin(api=(0, 9)), "it was written for hook API 0.9; .*"),
     (lambda: Plugin(api=1), "TypeError: .*"),  # type: ignore[arg-type]
 ]

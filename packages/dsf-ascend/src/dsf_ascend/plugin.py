@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 
 from dsf.hdl import Chip
 from dsf.kernels.kernel import Kernel
@@ -12,10 +13,12 @@ from dsf_ascend.kernels import KERNELS
 
 __all__ = ["dsf_kernels", "dsf_vendor"]
 
+TREES = str(Path(__file__).parent / "kernels" / "trees")
+
 
 @hookimpl
 def dsf_vendor() -> Vendor:
-    return Vendor(api=(1, 0), default_chip="ascend-910b2", isa=lambda chip: ISA)
+    return Vendor(api=(1, 2), default_chip="ascend-910b2", isa=lambda chip: ISA, tree_folders=(TREES,))
 
 
 @hookimpl

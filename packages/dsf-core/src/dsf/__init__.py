@@ -9,19 +9,28 @@ print(dsf.report())
 from __future__ import annotations
 
 import os
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dsf import intent
     from dsf.pipeline import Session
     from dsf.reports import Report
 
-__all__ = ["__version__", "current", "disable", "enable", "report"]
+__all__ = ["__version__", "current", "disable", "enable", "intent", "report"]
 
 try:
     __version__ = version("dsf-core")
 except PackageNotFoundError:  # run from a source tree that is not installed
     __version__ = "0+unknown"
+
+
+def __getattr__(name: str) -> Any:
+    """`dsf.intent`, which needs torch, when it is first asked for: a package, and the decorator `@dsf.intent(kind)`."""
+    if name == "intent":
+        return import_module("dsf.intent")
+    raise AttributeError(f"module 'dsf' has no attribute '{name}'")
 
 
 def enable(

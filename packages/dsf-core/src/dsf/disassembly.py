@@ -20,6 +20,7 @@ from dsf.intent.tape import Region, Window
 from dsf.isa import Instruction, Program
 from dsf.isa.assembly import parse, places
 from dsf.isa.binary import MAGIC, decode, encode
+from dsf.isa.crew import crew_of
 from dsf.isa.program import contiguous, known_dtype, torch_dtype
 from dsf.isa.verify import verify
 from dsf.kernels.choose import Chooser
@@ -134,14 +135,14 @@ def _in_the_file(finding: str, file_lines: Sequence[int]) -> str:
 
 def _origin(time: KernelTime, chip: Chip) -> str:
     """The weakest origin of what the time of a program depends on."""
-    engines = [(engine, phase.core) for phase in time.phases for engine, cycles in phase.busy if cycles]
+    engines = [(engine, core) for phase in time.phases for engine, core, cycles in phase.engines if cycles]
     pointers = device_numbers(chip, engines, barriers=len(time.phases) > 1)
     return weakest(chip.origin(pointer).origin for pointer in pointers)
 
 
 def _cores(program: Program, chip: Chip) -> tuple[tuple[int, int], ...]:
     """Of each phase, (cores that get a block, cores of its kind)."""
-    each = ((sum(nest.blocks for nest in phase.nests), chip.cores[phase.core].count) for phase in program.phases)
+    each = ((sum(nest.blocks for nest in phase.nests), crew_of(chip, phase.core).count) for phase in program.phases)
     return tuple((min(blocks, count), count) for blocks, count in each)
 
 
@@ -246,7 +247,8 @@ def emitted(view: View, kind: str, sizes: Sequence[int], dtype: str | None) -> t
     wrote it. A UsageError where the kind or its sizes are not such; a FallbackError where nobody serves it."""
     intent = _intent(kind, sizes, _format(view, dtype))
     isa = view.isa()
-    choice = Chooser.of(Target(view.chip, isa, Timing(view.chip, isa)), view.kernels())(intent)
+    target = Target(view.chip, isa, Timing(view.chip, isa), trees=view.trees())
+    choice = Chooser.of(target, view.kernels())(intent)
     if choice.kernel is None or choice.program is None:
         raise errors.FallbackError("DSF-F002", f"{intent} would run on the host of {view.chip.name}: {choice.reason}")
     return choice.program, f"{choice.kernel.name} of {choice.kernel.library} for {intent}: {choice.reason}"

@@ -7,6 +7,7 @@ DsfError
 │   ├── DeviceError         DSF-D0xx  the torch device is used before `enable`, twice, or by a wrong torch
 │   ├── ModelError          DSF-C0xx  no such model, or a model file that cannot be read
 │   ├── DtypeError          DSF-N0xx  a number format the chip cannot compute
+│   ├── MeaningError        DSF-T0xx  a function declared to mean an intent (`dsf.intent`) that it does not mean
 │   ├── FallbackError       DSF-F0xx  `strict`, and something would run on the host
 │   ├── RowError            DSF-X030  an index in the data that is no row of its table (also an IndexError)
 │   └── OutOfMemory         DSF-M0xx  a tensor does not fit its tier (the device's is a torch.OutOfMemoryError too)
@@ -21,7 +22,8 @@ from __future__ import annotations
 
 __all__ = [
     "DeviceError", "DsfError", "DtypeError", "FallbackError", "HdlError", "IsaError", "KernelError", "ListingError",
-    "MachineError", "ModelError", "OutOfMemory", "PluginError", "ProgramError", "RowError", "UsageError",
+    "MachineError", "MeaningError", "ModelError", "OutOfMemory", "PluginError", "ProgramError", "RowError",
+    "UsageError",
 ]  # fmt: skip
 
 
@@ -62,6 +64,10 @@ class ModelError(UsageError):
 
 class DtypeError(UsageError, TypeError):
     """A number format that the chip cannot compute."""
+
+
+class MeaningError(UsageError, ValueError):
+    """A function that is declared to mean an intent and cannot, or does not."""
 
 
 class FallbackError(UsageError, RuntimeError):

@@ -160,7 +160,7 @@ class Ledger:
             self._costs = self._costs_at.setdefault(self._share, {})
         cost = self._costs.get(id(time))
         if cost is None:
-            busy = tuple(((engine, phase.core), cycles) for phase in time.phases for engine, cycles in phase.busy)
+            busy = tuple(((engine, core), n) for phase in time.phases for engine, core, n in phase.engines)
             now = slowed(time, self._share) if self._share != 1 else time
             joules = self.heat.energy(time) if self.heat is not None else 0.0
             cost = self._costs[id(time)] = _Cost(time, now.duration_fs, now.bound, busy, joules)

@@ -26,7 +26,7 @@ from dsf.intent.meaning import meaning
 from dsf.intent.parse import parse
 from dsf.intent.tape import Site, Tape, Window
 from dsf.isa.program import Param, Program
-from dsf.kernels.choose import Choice, Chooser
+from dsf.kernels.choose import Candidate, Choice, Chooser
 from dsf.kernels.target import Target
 from dsf.ledger import Ledger
 from dsf.machine.functional import Bound, Functional
@@ -38,7 +38,7 @@ from dsf.reports import Report
 from dsf.segments import Segment, cut
 from dsf.storage import Storage
 
-__all__ = ["FIDELITIES", "Session"]
+__all__ = ["FIDELITIES", "Decision", "Session"]
 
 FIDELITIES = ("isa", "operator", "timing")
 
@@ -58,6 +58,15 @@ class Step:
     def _places(self) -> tuple[tuple[int, int], ...]:
         regions = (*self.intent.inputs, *self.intent.outputs)
         return tuple((r.buffer, r.offset * r.dtype.itemsize) for r in regions)
+
+
+@frozen(eq=False)
+class Decision:
+    """What serves an intent, and how many femtoseconds one launch of it (or the host's work) takes."""
+
+    intent: Intent
+    choice: Choice
+    fs: int
 
 
 @frozen(eq=False)
@@ -90,7 +99,7 @@ class Session:
         chip, isa = self.view.chip, self.view.isa()
         if self.strict_layouts:  # byte for byte: no memory holds its numbers in wider containers
             isa = evolve(isa, wide=frozenset())
-        self.target = Target(chip, isa, Timing(chip, isa), self.strict_layouts)
+        self.target = Target(chip, isa, Timing(chip, isa), self.strict_layouts, self.view.trees())
         self._chooser = Chooser.of(self.target, self.view.kernels(), self.strict)
         self.storage = Storage(chip, valued=self.fidelity != "timing")
         arena = self.storage.arena
@@ -210,8 +219,18 @@ class Session:
         return self._step(intent).choice.program
 
     def _price_fs(self, intent: Intent) -> int:
+        if intent.kind == "nothing":
+            return 0
         step = self._step(intent)
         return step.time.duration_fs if step.time is not None else self.ledger.fallback_fs(*_moved(intent))
+
+    def decisions(self, segment: Segment) -> tuple[Decision, ...]:
+        """What is decided for *segment*, intent by intent, with the predicted time."""
+        return tuple(Decision(s.intent, s.choice, self._price_fs(s.intent)) for s in self._plan(segment).steps)
+
+    def compare(self, intent: Intent) -> tuple[Candidate, ...]:
+        """All candidates for *intent*, with their predicted times or why they are none."""
+        return self._chooser.compare(intent)
 
     # parse and choose
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dsf_ascend.kernels import attention, matmul, products, sorting, vector
+from dsf_ascend.kernels import attention, flash, matmul, products, sorting, vector
 
 __all__ = ["KERNELS"]
 
-KERNELS = (*matmul.KERNELS, *attention.KERNELS, *products.KERNELS, *sorting.KERNELS, *vector.KERNELS)
+KERNELS = (
+    *matmul.KERNELS, *flash.KERNELS, *attention.KERNELS, *products.KERNELS, *sorting.KERNELS, *vector.KERNELS,
+)  # fmt: skip

@@ -8,19 +8,25 @@ In which order a tile's numbers lie on chip is an `Order`: tagged (as in main me
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
+from functools import partial
+from itertools import product as product_of
 
 from attrs import frozen
 
 from dsf import errors
+from dsf.intent.ir import Intent
 from dsf.isa import Affine, Builder, Program
 from dsf.isa.program import affine, torch_dtype
-from dsf.kernels.contraction import Product, Tile, tiles
+from dsf.kernels import contraction
+from dsf.kernels.contraction import Product, Tile
+from dsf.kernels.kernel import AS_IT_IS, Variant
 from dsf.kernels.target import Target
+from dsf.kernels.tiling import HEIGHTS, WIDTHS, best_tile
 from dsf_ascend.kernels import fractal
 from dsf_ascend.kernels.order import FRACTAL, Order, Tagged
 
-__all__ = ["Tiling", "best_tiling", "emit_product", "tilings"]
+__all__ = ["Tiling", "best_tiling", "emit_product", "tiles", "variants"]
 
 FREE, READY = 0, 0  # event ids; each buffer half has its own: + 0 or + 1
 
@@ -35,45 +41,55 @@ class Tiling:
     k1: int
 
 
-def tilings(target: Target, product: Product) -> Iterator[Tiling]:
-    """The tilings worth timing: every width that L0C takes, with the longest slabs that leave room for two."""
+def tiling_of(target: Target, product: Product, tile: Variant) -> Tiling | None:
+    """*tile* cut to *product*, with the longest slabs that leave room for two; None where L0 has no room for it."""
     memories = target.chip.memories
     item = torch_dtype(product.a.dtype).itemsize
-    for m in dict.fromkeys(min(size, product.m) for size in (128, 64, 256)):
-        for n in dict.fromkeys(min(size, product.n) for size in (128, 256, 64, 32, 16)):
-            high, wide = _up(m, FRACTAL), _up(n, FRACTAL)
-            k0 = min(memories["L0A"].nbytes // 2 // (high * item), memories["L0B"].nbytes // 2 // (wide * item))
-            k0 = min(k0 // FRACTAL * FRACTAL, _up(product.k, FRACTAL))
-            if k0 < FRACTAL or high * wide * 4 > memories["L0C"].nbytes:
-                continue
-            room = memories["L1"].nbytes // 2 - memories["BT"].nbytes
-            k1 = room // ((high + wide) * item) // k0 * k0
-            yield Tiling(m, n, k0, min(max(k1, k0), _up(product.k, k0)))
+    m, n = min(int(tile[0]), product.m), min(int(tile[1]), product.n)
+    high, wide = _up(m, FRACTAL), _up(n, FRACTAL)
+    k0 = min(memories["L0A"].nbytes // 2 // (high * item), memories["L0B"].nbytes // 2 // (wide * item))
+    k0 = min(k0 // FRACTAL * FRACTAL, _up(product.k, FRACTAL))
+    if k0 < FRACTAL or high * wide * 4 > memories["L0C"].nbytes:
+        return None
+    room = memories["L1"].nbytes // 2 - memories["BT"].nbytes
+    k1 = room // ((high + wide) * item) // k0 * k0
+    return Tiling(m, n, k0, min(max(k1, k0), _up(product.k, k0)))
 
 
-def best_tiling(target: Target, product: Product) -> Tiling:
-    """The tiling that the timing plane finishes first for products like *product*, of all that fit."""
-    asked = product.typical()
-    known = target.memory.get(asked)
-    if known is None:
-        candidates = list(tilings(target, asked))
-        if not candidates:
-            raise errors.KernelError("DSF-K003", f"{target.isa.name}: no tiling of {asked} fits this chip's memories")
-        quickest = target.timing.quickest([_alone(target, asked, tiling) for tiling in candidates])
-        known = target.memory[asked] = candidates[quickest]
-    return Tiling(
-        min(known.m, product.m), min(known.n, product.n), min(known.k0, _up(product.k, FRACTAL)),
-        min(known.k1, _up(product.k, known.k0)),
-    )  # fmt: skip
+def tiles(target: Target, product: Product) -> tuple[Variant, ...]:
+    """The tiles worth timing, rows and columns: every one that L0C takes, once however the product cuts it."""
+    found: dict[Tiling, Variant] = {}
+    for tile in product_of(HEIGHTS, WIDTHS):
+        tiling = tiling_of(target, product, tile)
+        if tiling is not None:
+            found.setdefault(tiling, tile)
+    if not found:
+        raise errors.KernelError("DSF-K003", f"{target.isa.name}: no tiling of {product} fits this chip's memories")
+    return tuple(found.values())
 
 
-def _alone(target: Target, product: Product, tiling: Tiling) -> Program:
+def best_tiling(target: Target, product: Product, tile: Variant = AS_IT_IS) -> Tiling:
+    """The tiling with *tile*; if none is named, with the best for products like *product*."""
+    if not tile:
+        tile = best_tile(target, product, partial(tiles, target), partial(_alone, target))
+    tiling = tiling_of(target, product, tile)
+    if tiling is None:
+        raise errors.KernelError("DSF-K003", f"{target.isa.name}: no tiling of {product} fits this chip's memories")
+    return tiling
+
+
+def variants(product: Callable[[Intent], Product], target: Target, intent: Intent) -> tuple[Variant, ...]:
+    """The tiles of a kernel that is nothing but the *product* of its intent."""
+    return tiles(target, product(intent))
+
+
+def _alone(target: Target, product: Product, tile: Variant) -> Program:
     """The program of the product alone; it is only timed."""
     b = target.builder("tiling")
     extents = product.extents()
     for param in range(1 + max(extents)):
         b.param(f"p{param}", "inout", extents.get(param, 0))
-    emit_tiled(b, product, tiling)
+    emit_tiled(b, product, best_tiling(target, product, tile))
     return b.sketch()
 
 
@@ -81,9 +97,9 @@ def _up(value: int, step: int) -> int:
     return -(-value // step) * step
 
 
-def emit_product(b: Builder, target: Target, product: Product) -> None:
-    """Emit one phase that computes *product* in the best tiling, tiles on chip as the target wants them laid out."""
-    tiling = best_tiling(target, product)
+def emit_product(b: Builder, target: Target, product: Product, tile: Variant = AS_IT_IS) -> None:
+    """Emit one phase that computes *product* in *tile*, or the best one; on chip it lies as the target wants it."""
+    tiling = best_tiling(target, product, tile)
     if target.strict_layouts:
         fractal.refuse_wide_rows(target.chip, product)
     emit_tiled(b, product, tiling, fractal.Order if target.strict_layouts else Tagged)
@@ -91,7 +107,7 @@ def emit_product(b: Builder, target: Target, product: Product) -> None:
 
 def emit_tiled(b: Builder, product: Product, tiling: Tiling, order: type[Order] = Tagged) -> None:
     """Emit one phase that computes *product*: a nest for the inner tiles and one for each ragged edge."""
-    for tile in tiles(b, "AIC", product, tiling.m, tiling.n):
+    for tile in contraction.tiles(b, "AIC", product, tiling.m, tiling.n):
         _Block(b, product, tiling, tile, order(b, product, tile, _l1_b_start(product, tiling))).emit()
 
 

@@ -8,13 +8,15 @@ from dsf.kernels.contraction import (
     LIMITS,
     LINEAR_LIMITS,
     ROUNDING,
+    batch_product,
     batch_reference,
     emit_batch,
     emit_linear,
+    linear_product,
     linear_reference,
 )
 from dsf.kernels.kernel import Kernel
-from dsf_ascend.kernels.cube import emit_product
+from dsf_ascend.kernels.cube import emit_product, variants
 
 __all__ = ["KERNELS"]
 
@@ -30,6 +32,7 @@ KERNELS = (
         LINEAR_LIMITS,
         ROUNDING,
         SOURCE,
+        partial(variants, linear_product),
     ),
     Kernel(
         "BatchMatMul",
@@ -40,5 +43,6 @@ KERNELS = (
         LIMITS,
         ROUNDING,
         SOURCE,
+        partial(variants, batch_product),
     ),
 )

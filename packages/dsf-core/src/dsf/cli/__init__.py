@@ -16,10 +16,13 @@ import click
 from dsf import errors
 from dsf.cli.chips import chips
 from dsf.cli.disasm import disasm
+from dsf.cli.explain import explain
+from dsf.cli.intents import intents
 from dsf.cli.isa import isa
 from dsf.cli.run import run
 from dsf.cli.switches import Switches, version_option
 from dsf.cli.tables import present
+from dsf.cli.tune import tune
 
 __all__ = ["call", "commands", "main"]
 
@@ -51,8 +54,11 @@ def _show(switches: Switches, value: object) -> int:
 
 commands.add_command(chips)
 commands.add_command(run)
+commands.add_command(intents)
 commands.add_command(isa)
 commands.add_command(disasm)
+commands.add_command(explain)
+commands.add_command(tune)
 
 
 def main() -> None:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import click
 
 from dsf.cli.switches import Switches, common
+from dsf.cli.watching import progress
 
 if TYPE_CHECKING:
     from dsf.models import Answer
-    from dsf.models.load import Watch
 
 __all__ = ["run"]
 
@@ -66,7 +64,7 @@ def run(
     from dsf import models
 
     models.find(model)  # before seconds go into imports
-    with _progress() as watch:
+    with progress() as watch:
         return models.ask(
             prompt,
             model=model,
@@ -89,41 +87,3 @@ def _aloud(text: str) -> None:
 
 def _silent(text: str) -> None:
     """With --json the answer is a field of the one value on stdout."""
-
-
-@contextmanager
-def _progress() -> Iterator[Watch]:
-    """A bar per stage on stderr, gone when the stage is done; nothing where stderr is no terminal."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
-
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield _unwatched
-        return
-    bars = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=console,
-        transient=True,
-    )
-    stages: dict[str, TaskID] = {}
-
-    def watch(stage: str, done: int, total: int) -> None:
-        if stage not in stages:
-            stages[stage] = bars.add_task(stage, total=total)
-            bars.start()
-        bars.update(stages[stage], completed=done)
-        if bars.finished:
-            bars.stop()  # the answer is streamed to the same terminal
-
-    try:
-        yield watch
-    finally:
-        bars.stop()
-
-
-def _unwatched(stage: str, done: int, total: int) -> None:
-    """Nobody looks at stderr as it comes."""

@@ -15,7 +15,11 @@ from dsf import units
 if TYPE_CHECKING:
     from dsf.disassembly import Disassembly, Line
     from dsf.isa.manual import Chapter, Entry, Manual, OperandEntry
+    from dsf.kernels.learn import Learned
     from dsf.models import Answer
+    from dsf.models.explain import Explained, Explanation
+    from dsf.models.wants import Listing, Wants
+    from dsf.models.wants import Row as IntentRow
     from dsf.reports import Report
     from dsf.survey import Chips
     from dsf.survey import Line as ChipLine
@@ -25,7 +29,7 @@ __all__ = ["present"]
 PIPE_WIDTH = 140  # columns of a table whose reader is no terminal
 GAP = 2  # spaces between two columns
 INDENT, DEEPER = 4, 6  # columns before a sentence below a heading, and before the lines that it goes on in
-PROSE = ("what", "because")  # columns of words, which may be wrapped
+PROSE = ("what", "because", "inputs", "outputs", "as")  # columns of words, which may be wrapped
 
 
 def present(value: Any, as_json: bool) -> None:
@@ -273,6 +277,113 @@ def _disassembly(found: Disassembly) -> Iterator[Any]:
         yield _whole(f"# {time.macs:,} multiply-accumulates with padding; {time.nbytes:,} bytes through main memory")
 
 
+def _explanation(found: Explanation) -> Iterator[Any]:
+    title = f"{found.model} on {found.chip}, {found.step}, batch {found.batch}, {found.length} tokens"
+    spent = units.show(found.fs, "femtoseconds") if found.fs else "0 s"
+    yield f"{title}: {spent} in kernels (origin: {found.origin})"
+    table = _Table("", ("times", "what", "kernel", "time", "of the step", "of the roofline", "because"),
+                   right=("times", "time", "of the step", "of the roofline"))  # fmt: skip
+    for line in found.lines:
+        table.add_row(
+            str(line.times), line.what, line.kernel, units.show(line.fs, "femtoseconds"),
+            f"{100 * line.share:.1f} %", f"{100 * line.of_roofline:.0f} % {line.ideal.bound}", _because(line),
+        )  # fmt: skip
+    yield table
+    kinds = _Table("By kind", ("kind", "launches", "of the step", "of the roofline"),
+                   right=("launches", "of the step", "of the roofline"))  # fmt: skip
+    for kind in found.kinds():
+        kinds.add_row(kind.kind, str(kind.launches), f"{100 * kind.share:.1f} %", f"{100 * kind.of_roofline:.0f} %")
+    yield kinds
+    shares = ", ".join(f"{name} {100 * share:.2f} %" for name, share in found.libraries().items())
+    yield f"{100 * found.native:.2f} % of the time in the vendor's own kernels; by library: {shares}"
+    yield from (_Indented(f"on the host: {line.times} x {line.what}: {line.reason}") for line in found.fallbacks)
+
+
+OTHERS = 3  # candidates that a table names beside the chosen one
+
+
+def _because(line: Explained) -> str:
+    """The reason, and by how much the next best are slower."""
+    slower = [f"{o.title} {100 * (o.fs / line.fs - 1):+.1f} %" for o in line.others if o.fs is not None and line.fs]
+    return "; ".join((line.reason, *slower[:OTHERS]))
+
+
+def _learned(learned: Learned) -> Iterator[Any]:
+    table = _Table(
+        f"Choices on {learned.chip} beside the best of all (origin: derived)",
+        ("kind", "unseen shapes", "longer in the mean", "at worst", "where"),
+        right=("unseen shapes", "longer in the mean", "at worst"),
+    )  # fmt: skip
+    for row in learned.regrets:
+        table.add_row(row.kind, str(row.shapes), f"{100 * row.mean:.2f} %", f"{100 * row.worst:.1f} %", row.where)
+    yield table
+    alone = [kind for kind in learned.asked if kind not in learned.document["trees"]]
+    if alone:
+        yield _Indented(f"one candidate, so nothing to choose: {', '.join(alone)}")
+
+
+def _wants(found: Wants) -> Iterator[Any]:
+    """The graph of one layer, then the coverage of the whole step."""
+    cover = found.coverage
+    yield (
+        f"{found.model} ({found.parameters:,} parameters), {found.step} of {found.batch} x "
+        f"{found.length if found.step != 'decode' else 1}, from {found.source}"
+    )
+    yield ""
+    at = (
+        f"layer {found.layers.index(found.layer)} of {len(found.layers)}, {found.layer}" if found.layer else "the whole"
+    )
+    columns = ("#", "intent", "inputs", "outputs", "what", "as", "in")
+    table = _Table(at, columns, right=("#",), spare=("in",))
+    for row in found.graph:
+        ins, outs = (" ".join(map(str, side)) for side in (row.inputs, row.outputs))
+        table.add_row(str(row.index), row.kind, ins, outs, _said(row), row.group, _below(row, found.layer))
+    yield table
+    yield ""
+    yield (
+        f"in named intents, over the whole step: {cover.flops_share:.2%} of {cover.flops:,} matrix FLOPs, "
+        f"{cover.operations_share:.2%} of {cover.operations:,} operations"
+    )
+    yield ""
+    yield _kinds_of(found)
+    yield ""
+    if cover.groups:
+        groups = ", ".join(f"{row.groups} {row.kind} of {row.intents} intents" for row in cover.groups)
+        yield f"parts of a whole: {groups}"
+        yield ""
+    yield _opaque(found) if cover.opaque else "opaque: none"
+
+
+def _listing(found: Listing) -> Iterator[Any]:
+    for line in found.text.splitlines():
+        yield _whole(line)
+
+
+def _said(row: IntentRow) -> str:
+    """The attributes but for those that say no."""
+    said = {name: f"{value:.5g}" if isinstance(value, float) else value for name, value in row.attrs.items()}
+    return ", ".join(str(v) if name == "expr" else f"{name}={v}" for name, v in said.items() if v is not False)
+
+
+def _below(row: IntentRow, layer: str) -> str:
+    return row.scope.removeprefix(layer).removeprefix(".")
+
+
+def _kinds_of(found: Wants) -> Any:
+    table = _Table("kinds", ("intent", "count", "operations", "GFLOP"), right=("count", "operations", "GFLOP"))
+    for row in found.coverage.kinds:
+        table.add_row(row.kind, f"{row.intents:,}", f"{row.operations:,}", f"{row.flops / 1e9:,.3f}")
+    return table
+
+
+def _opaque(found: Wants) -> Any:
+    columns = ("opaque", "count", "GFLOP", "first in", "because")
+    table = _Table("", columns, right=("count", "GFLOP"))
+    for row in found.coverage.opaque:
+        table.add_row(row.target, f"{row.count:,}", f"{row.flops / 1e9:,.3f}", row.scope, row.why)
+    return table
+
+
 def _listed(line: Line, width: int) -> str:
     text = f"{'  ' * line.depth}{line.text}"
     counted = f"{text:{width}}  # {line.cycles:,} cycles x {line.runs:,}" if line.cycles is not None else text
@@ -346,6 +457,13 @@ class _Table:
             widths.append(0 if name in without else max(map(cell_len, (name, *texts))) + GAP)
         return sum(widths) - GAP
 
+    def _word(self, column: str) -> int:
+        """The width of the longest word in *column*."""
+        from rich.cells import cell_len
+
+        place = self.columns.index(column)
+        return max(cell_len(word) for row in ((column,) * len(self.columns), *self.rows) for word in row[place].split())
+
     def _drawn(self, without: tuple[str, ...], whole: bool) -> Any:
         from rich import box
         from rich.table import Table
@@ -355,7 +473,8 @@ class _Table:
         kept = [place for place, name in enumerate(self.columns) if name not in without]
         for name in (self.columns[place] for place in kept):
             side: Any = "right" if name in self.right else "left"
-            table.add_column(name, overflow="fold", justify=side, no_wrap=whole and name not in PROSE)
+            least = self._word(name) if whole and name in PROSE else None
+            table.add_column(name, overflow="fold", justify=side, no_wrap=whole and name not in PROSE, min_width=least)
         for row in self.rows:
             table.add_row(*(row[place] for place in kept))
         return table
@@ -367,5 +486,9 @@ _SHOWN: dict[str, Callable[[Any], Iterator[Any]]] = {
     "Manual": _manual,
     "Entry": _entry,
     "Disassembly": _disassembly,
+    "Learned": _learned,
+    "Explanation": _explanation,
+    "Wants": _wants,
+    "Listing": _listing,
 }
 """By the name of the value's class, so that nothing is imported here that a command did not need: torch above all."""

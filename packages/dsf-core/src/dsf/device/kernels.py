@@ -17,7 +17,7 @@ from dsf.device.blocks import Block, new, storage_address, table
 from dsf.device.flushing import flush
 from dsf.device.tape import lock, recorder
 
-__all__ = ["attention", "composite", "handed_to_host", "operations", "overload", "recorded", "viewed"]
+__all__ = ["Call", "attention", "composite", "handed_to_host", "operations", "overload", "recorded", "viewed"]
 
 PLAIN = frozenset({int, bool, str, type(None), torch.dtype, torch.device, torch.memory_format, torch.layout})
 Tensor, Parameter = torch.Tensor, torch.nn.Parameter
@@ -27,7 +27,7 @@ INDEXING = frozenset({"index", "index_put", "index_put_", "_index_put_impl_", "_
 Key = list[Any]
 
 
-class _Call:
+class Call:
     """One call as the recorder sees it: its *key*, its tensors in order with their blocks, and what was *replaced*."""
 
     __slots__ = ("blocks", "indexing", "key", "replaced", "tensors")
@@ -88,7 +88,7 @@ def recorded(op: OpOverload) -> Callable[..., Any]:
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
         with lock:
-            call = _Call(indexing)
+            call = Call(indexing)
             call.describe(args)
             if kwargs:
                 for name, value in kwargs.items():
@@ -115,7 +115,7 @@ def recorded(op: OpOverload) -> Callable[..., Any]:
     return kernel
 
 
-def _results(plan: shapes.Plan, call: _Call) -> Any:
+def _results(plan: shapes.Plan, call: Call) -> Any:
     """What the kernel answers where it is more than one new tensor."""
     made = [new(layout, recorder.epoch) for layout in plan.fresh]
     call.blocks.extend(block for _, block in made)
@@ -123,7 +123,7 @@ def _results(plan: shapes.Plan, call: _Call) -> Any:
 
 
 def _planned(
-    op: OpOverload, call: _Call, args: Any, kwargs: Any, plans: dict[Any, Any], key: tuple[Any, ...]
+    op: OpOverload, call: Call, args: Any, kwargs: Any, plans: dict[Any, Any], key: tuple[Any, ...]
 ) -> shapes.Plan | None:
     """The plan of a call that is new; kept unless an `out=` argument had to be resized for it."""
     args, kwargs = call.normal(args), call.normal(kwargs)
@@ -175,7 +175,7 @@ def handed_to_host(op: OpOverload) -> Callable[..., Any]:
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
         with lock:
-            call = _Call(indexing=False)
+            call = Call(indexing=False)
             call.describe(args)
             call.describe(kwargs.values())
             return host.run(op, call.normal(args), call.normal(kwargs))

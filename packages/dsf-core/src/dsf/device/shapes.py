@@ -223,6 +223,18 @@ def _linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = N
     return shape, _contiguous(shape), x.dtype
 
 
+def _grouped_mm(x: torch.Tensor, w: torch.Tensor, ends: torch.Tensor | None = None, *options: Any) -> Spec | None:
+    """By experts in float32, which torch's meta kernel refuses and its CPU kernel does, into rows of whole 16 bytes."""
+    if x.dim() != 2 or w.dim() != 3 or ends is None or any(o is not None for o in options):
+        return None
+    if not x.dtype is w.dtype is torch.float32 or x.shape[1] != w.shape[1] or ends.shape != w.shape[:1]:
+        return None
+    if x.stride(1) != 1 or x.stride(0) % 4 or 1 not in w.stride()[1:] or max(w.stride()[1:]) % 4:
+        return None
+    rows, columns = x.shape[0], w.shape[2]
+    return (rows, columns), (-(-columns // 4) * 4, 1), x.dtype
+
+
 def _cat(tensors: Sequence[torch.Tensor], dim: int = 0) -> Spec | None:
     parts = [t for t in tensors if t.shape != (0,)]
     if not parts:
@@ -291,6 +303,7 @@ META: dict[OpOverload, Callable[..., Any]] = {
 OWN: dict[OpOverload, Callable[..., Spec | None]] = {
     _aten.scaled_dot_product_attention.default: _attention,
     _aten.linear.default: _linear,
+    _aten._grouped_mm.default: _grouped_mm,
     _aten.cat.default: _cat,
     **dict.fromkeys((_aten.add.Tensor, _aten.sub.Tensor, _aten.mul.Tensor, _aten.div.Tensor), _pair),
     **dict.fromkeys(

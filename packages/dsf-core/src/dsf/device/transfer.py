@@ -24,6 +24,7 @@ __all__ = [
     "item",
     "read",
     "resize",
+    "taken_as_uploaded",
     "to_copier",
     "unset",
 ]
@@ -120,6 +121,13 @@ def write(tensor: torch.Tensor, value: torch.Tensor) -> None:
     if tensor.nbytes == block.nbytes:
         blocks.heal(block)
     block.uploaded, block.written = True, recorder.epoch - 1
+
+
+def taken_as_uploaded(tensor: torch.Tensor) -> None:
+    """Treat *tensor*, which nobody wrote, as one that came from the host: a weight without numbers."""
+    block = block_of(tensor)
+    physical(block, scopes.site())
+    block.uploaded = True
 
 
 def _any_block(tensor: torch.Tensor) -> Block:

@@ -9,13 +9,14 @@ from dsf.generic.kernels import kernels
 from dsf.generic.thermal import policy
 from dsf.hdl import Chip
 from dsf.kernels.kernel import Kernel
+from dsf.kernels.tree import FOLDER
 from dsf.machine.heat import Policy
 from dsf.plugins.spec import API, Vendor, hookimpl
 
 __all__ = ["NAME", "VENDOR", "dsf_kernels", "dsf_thermal_policy"]
 
 NAME = "generic"
-VENDOR = Vendor(API, "acme-x1", isa)
+VENDOR = Vendor(API, "acme-x1", isa, tree_folders=(str(FOLDER),))
 
 
 @hookimpl(trylast=True)

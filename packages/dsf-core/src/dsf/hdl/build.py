@@ -34,6 +34,7 @@ def build(path: str, d: Json) -> model.Chip:
         numerics=_numerics(d["numerics"]),
         host=_host(d["host"]),
         sync=_sync(d["sync"]),
+        teams=_each(d.get("teams", {}), lambda _, node: _each(node, lambda _, count: _quantity(count, "count"))),
         limits=_each(d.get("limits", {}), lambda _, node: _limit(node)),
         interconnect=_interconnect(d.get("interconnect", {})),
         power=_optional(d, "power", _power),
@@ -96,6 +97,7 @@ def _memory(name: str, node: Json) -> model.Memory:
         banks=_get(node, "banks", "count"),
         reserved=_get(node, "reserved", "bytes", 0),
         core_bytes_per_cycle=_get(node, "core_width", "bytes_per_cycle"),
+        mixed=_get(node, "mixed_bandwidth", "bytes_per_second"),
     )
 
 
@@ -157,6 +159,7 @@ def _sync(node: Json) -> model.Sync:
         reserved_event_ids=_list(node.get("reserved_event_ids"), "count"),
         cross_core_flag_ids=_get(node, "cross_core_flag_ids", "count", 0),
         cross_core_counter_max=_get(node, "cross_core_counter_max", "count", 0),
+        cross_core_cycles=_get(node, "cross_core_latency", "cycles", 0),
     )
 
 

@@ -45,7 +45,8 @@ class Core:
 @frozen
 class Memory:
     """One memory: of each core of kind *core*, or of the whole chip. *burst* is the least that one transfer moves,
-    *core_bytes_per_cycle* the most that one core gets of it in a cycle of its own clock."""
+    *core_bytes_per_cycle* the most that one core gets of it in a cycle of its own clock. A cache's *bandwidth* is that
+    of reading, where *mixed* is that of reading and writing together."""
 
     name: str
     nbytes: int
@@ -60,6 +61,7 @@ class Memory:
     banks: int | None = None
     reserved: int = 0
     core_bytes_per_cycle: int | None = None
+    mixed: int | None = None
 
     @property
     def usable(self) -> int:
@@ -141,13 +143,16 @@ class Host:
 
 @frozen
 class Sync:
-    """Flags: ids 0 to event_ids - 1 are usable for each pair of engines; *barrier_cycles* joins all cores."""
+    """Flags: ids 0 to event_ids - 1 are usable for each pair of engines; *barrier_cycles* joins all cores. The cores of
+    a team have *cross_core_flag_ids* between them, each set *cross_core_counter_max* times ahead at most and seen
+    *cross_core_cycles* later."""
 
     event_ids: int
     barrier_cycles: int
     reserved_event_ids: tuple[int, ...] = ()
     cross_core_flag_ids: int = 0
     cross_core_counter_max: int = 0
+    cross_core_cycles: int = 0
 
 
 @frozen
@@ -296,6 +301,7 @@ class Chip:
     numerics: Numerics
     host: Host
     sync: Sync
+    teams: FrozenDict[str, FrozenDict[str, int]] = _EMPTY
     limits: FrozenDict[str, int | tuple[int, ...]] = _EMPTY
     interconnect: Interconnect = Interconnect()
     power: Power | None = None

@@ -65,6 +65,24 @@ def _cores(document: Json) -> Iterator[Problem]:
             yield from _unknown(pointer_of(f"/{part}", name, "core"), "core", _names(node, "core"), known)
 
 
+def _teams(document: Json) -> Iterator[Problem]:
+    """A team is of known cores that one clock drives, as many as the chip has; its name is no core's."""
+    known = _named(document, "cores")
+    for name, members in _named(document, "teams").items():
+        where = pointer_of("/teams", name)
+        if name in known:
+            yield Problem(where, f"there is a core named {show(name)} as well; take another name")
+        yield from _unknown(where, "core", [*_named(members)], known)
+        clocks = {member: _names(known[member], "clock") for member in _named(members) if member in known}
+        if len({tuple(clock) for clock in clocks.values()}) > 1:
+            told = ", ".join(f"{member} by {', '.join(clock)}" for member, clock in clocks.items())
+            yield Problem(where, f"its cores are driven by several clocks ({told}); a team has one")
+        for member in clocks:
+            wanted, there = _value(members, member, "count"), _value(known[member], "count", "count")
+            if wanted and there and wanted > there:
+                yield Problem(pointer_of(where, member), f"found {wanted}; the chip has {there} of them")
+
+
 def _memories(document: Json) -> Iterator[Problem]:
     memories = _named(document, "memories")
     main = [name for name, node in memories.items() if node.get("main") is True]
@@ -361,6 +379,6 @@ def exists(document: Json, pointer: str) -> bool:
 
 
 _CHECKS: tuple[Callable[[Json], Iterator[Problem]], ...] = (
-    _clocks, _cores, _memories, _engines, _paths, _numerics, _sources, _interconnect, _sync, _power, _watts,
+    _clocks, _cores, _teams, _memories, _engines, _paths, _numerics, _sources, _interconnect, _sync, _power, _watts,
     _thermal, _control, _cap, _limits, _variants,
 )  # fmt: skip

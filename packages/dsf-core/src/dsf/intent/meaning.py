@@ -119,7 +119,7 @@ def _paged_attention(
     intent: Intent, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, table: torch.Tensor, lengths: torch.Tensor
 ) -> Result:
     results = []
-    for one, pages, length in zip(q, table.long(), lengths.tolist(), strict=True):
+    for one, pages, length in zip(q, table.long().clamp(0, k.shape[0] - 1), lengths.tolist(), strict=True):
         keys, values = (t[pages].flatten(0, 1)[:length].movedim(0, 1) for t in (k, v))
         keys, values = (_wide(t).repeat_interleave(intent.attr("groups"), 0) for t in (keys, values))
         scores = _wide(one) @ keys.mT * intent.attr("scale")

@@ -16,6 +16,7 @@ from attrs import frozen
 
 from dsf import errors
 from dsf.hdl import Chip
+from dsf.isa.crew import CORE, PART, Crew, crew_of
 from dsf.isa.program import Affine, Instruction, Loop, Nest, Operand, Param, Phase, Program, known_dtype
 from dsf.isa.rules import repeats
 from dsf.isa.table import Isa, Role, Row
@@ -85,8 +86,9 @@ def _walk_body(
 
 def _count_problem(chip: Chip, core: str, scope: Scope, item: Loop | Nest | Phase) -> tuple[str, str] | None:
     if isinstance(item, Phase):
-        known = ", ".join(chip.cores)
-        return None if core in chip.cores else ("DSF-X001", f"{chip.name} has no core {core}; its cores are {known}")
+        known = ", ".join((*chip.cores, *chip.teams))
+        there = core in chip.cores or core in chip.teams
+        return None if there else ("DSF-X001", f"{chip.name} has no core {core}; its cores are {known}")
     if isinstance(item, Nest):
         if any(n < 1 for _, n in item.variables):
             return "DSF-I009", "a nest has at least one block; leave it out instead"
@@ -101,7 +103,7 @@ def _count_problem(chip: Chip, core: str, scope: Scope, item: Loop | Nest | Phas
 
 
 def _twice(variables: list[str]) -> tuple[str, str] | None:
-    again = next((name for n, name in enumerate(variables) if name in variables[:n]), None)
+    again = next((name for n, name in enumerate(variables) if name in (*variables[:n], CORE, PART)), None)
     return ("DSF-I010", f"'{again}' counts already; take another name") if again is not None else None
 
 
@@ -111,27 +113,57 @@ def _problem(
     row = isa.rows.get(ins.name)
     if row is None:
         return "DSF-I002", isa.unknown(ins.name)
+    crew = _crew(chip, core)
+    scope = _around(crew, scope, ins)
     if stray := _stray_variable(scope.all, ins):
         return "DSF-I010", f"'{stray}' is counted by no loop around it"
     if any(t.modulus < 0 for value in _affines(ins) for t in value.terms):
         return "DSF-I010", "a modulus is above zero"
     if row.flag is not None:
-        return _flag_problem(chip, core, scope, ins)
-    if core not in chip.engines[row.engine].core:
-        return "DSF-X001", f"engine {row.engine} is not on core {core}"
+        return _flag_problem(chip, crew, scope, ins)
+    if crew.is_team and row.barrier:
+        return "DSF-X001", f"{row.name} joins the engines of one core; in a team's phase flags order them"
+    member = crew.member(ins)
+    if member not in chip.engines[row.engine].core:
+        return "DSF-X001", f"engine {row.engine} is not on core {member}"
     if len(ins.operands) != len(row.operands):
         return "DSF-I004", f"{len(ins.operands)} operands, expected {len(row.operands)}"
     for operand, (name, role) in zip(ins.operands, row.operands, strict=True):
         problem = (
             _role_problem(name, role, operand)
-            or _place_problem(program, chip, core, name, operand)
+            or _place_problem(program, chip, member, name, operand)
             or _extent_problem(program, chip, scope.all, name, operand)
             or _block_problem(chip, scope, name, operand)
+            or _own_problem(program, name, operand)
             or (_written_problem(program, name, operand) if role.mode != "read" else None)
         )
         if problem:
             return problem
     return _scalar_problem(row, ins) or _rule_problem(chip, row, ins)
+
+
+@lru_cache(maxsize=64)
+def _crew(chip: Chip, core: str) -> Crew:
+    return crew_of(chip, core)
+
+
+def _around(crew: Crew, scope: Scope, ins: Instruction) -> Scope:
+    """*scope* with the two variables that no listing counts, for an instruction that names one of them."""
+    if not any(t.variable in (CORE, PART) for value in _affines(ins) for t in value.terms):
+        return scope
+    own = {CORE: crew.count}
+    if (number := crew.number(crew.member(ins))) > 1:
+        own[PART] = number
+    return Scope({**scope.block, **own}, {**scope.all, **own})
+
+
+def _own_problem(program: Program, name: str, operand: Operand) -> tuple[str, str] | None:
+    """Who takes a block is open, so that only what nobody asks for afterwards may lie by it."""
+    if operand.param is None or program.params[operand.param].role == "workspace":
+        return None
+    if not any(t.variable == CORE for t in operand.offset.terms):
+        return None
+    return "DSF-X008", f"operand '{name}' lies by the core that takes the block; only a workspace may"
 
 
 def _stray_variable(counts: Counts, ins: Instruction) -> str | None:
@@ -144,14 +176,15 @@ def _affines(ins: Instruction) -> list[Affine]:
     return [o.offset for o in ins.operands] + [v for _, v in ins.scalars if isinstance(v, Affine)]
 
 
-def _flag_problem(chip: Chip, core: str, scope: Scope, ins: Instruction) -> tuple[str, str] | None:
+def _flag_problem(chip: Chip, crew: Crew, scope: Scope, ins: Instruction) -> tuple[str, str] | None:
     scalars = dict(ins.scalars)
     if missing := [name for name in ("src", "dst", "event") if name not in scalars]:
         return "DSF-I004", f"a flag names src, dst and event; missing: {', '.join(missing)}"
     for side in ("src", "dst"):
-        engine = chip.engines.get(str(scalars[side]))
-        if engine is None or core not in engine.core:
-            return "DSF-X001", f"{side}={scalars[side]} is no engine of core {core}"
+        member, queue = crew.split(str(scalars[side]))
+        engine = chip.engines.get(queue)
+        if engine is None or member not in engine.core or member not in dict(crew.members):
+            return "DSF-X001", f"{side}={scalars[side]} is no engine of core {crew.name}"
     number = scalars["event"]
     if not isinstance(number, int | Affine):
         return "DSF-I011", f"event={number} is no event id; expected a whole number"
@@ -159,6 +192,10 @@ def _flag_problem(chip: Chip, core: str, scope: Scope, ins: Instruction) -> tupl
     if shared := [t.variable for t in event.terms if t.variable in scope.block]:
         return "DSF-X007", f"the event id depends on {shared[0]}, which counts blocks; blocks are independent"
     low, high = event.extremes(scope.all)
+    if crew.split(str(scalars["src"]))[0] != crew.split(str(scalars["dst"]))[0]:
+        ids = chip.sync.cross_core_flag_ids
+        found = f"flag ids {low}..{high} between cores; this chip has 0..{ids - 1}"
+        return ("DSF-X002", found) if low < 0 or high >= ids else None
     if low < 0 or high >= chip.sync.event_ids:
         kept = [str(number) for number in chip.sync.reserved_event_ids if low <= number <= high]
         return (

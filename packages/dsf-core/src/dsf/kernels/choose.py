@@ -1,12 +1,15 @@
-"""Which kernel serves an intent, and why not the others.
+"""Which kernel serves an intent, in which variant, and why not the others.
 
-Candidates are asked in the order of their offers: the vendor's library, generic, the fallback compiler. The first whose
-limits hold and whose program can be written is taken; every refusal is kept in words. Nothing left means the host.
+Candidates are the variants of all kernels whose limits hold: the vendor's, generic's, the fallback compiler's. The tree
+that was learned for the chip decides: the first candidate of its leaf whose program can be written is taken. Outside of
+what the tree knows, and where there is none, the candidate is taken that the timing plane finishes first; the order of
+offers breaks ties. Every refusal is kept in words. Nothing left means the host.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import islice
 
 import torch
 from attrs import define, field, frozen
@@ -16,12 +19,15 @@ from dsf.intent.ir import Intent, key
 from dsf.intent.tape import Region
 from dsf.isa import Program
 from dsf.isa.program import dtype_name
-from dsf.kernels.kernel import Kernel
+from dsf.kernels.features import bucket, sizes
+from dsf.kernels.kernel import AS_IT_IS, Kernel, Variant
 from dsf.kernels.target import Target
+from dsf.kernels.tree import Advice, Preference
 from dsf.machine.ordering import check
 
-__all__ = ["Choice", "Chooser"]
+__all__ = ["SHORT", "Candidate", "Choice", "Chooser", "label"]
 
+SHORT = 5  # candidates of a leaf that are timed where the tree may not decide alone
 MATRIX_KINDS = ("linear", "matmul", "attention", "paged_attention", "latent_attention", "grouped_linear",
                 "quant_linear", "scaled_linear", "convolution")  # fmt: skip
 MOVING_KINDS = ("copy", "concat", "fill", "embedding", "nothing", "index", "gather", "scatter", "index_put",
@@ -30,19 +36,51 @@ MOVING_KINDS = ("copy", "concat", "fill", "embedding", "nothing", "index", "gath
 
 @frozen(eq=False)
 class Choice:
-    """The kernel that serves an intent and its program; None, None for the host. *refused*: (kernel, why not) of those
-    asked before."""
+    """The kernel that serves an intent, its variant and program; None, None for the host. *refused*: (kernel, why not)
+    of those that could not serve it, *why*: in words, why it was this one of the others, *considered*: who those were.
+    """
 
     kernel: Kernel | None
     program: Program | None
     refused: tuple[tuple[str, str], ...]
+    variant: Variant = AS_IT_IS
+    why: str = ""
+    considered: tuple[Preference, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Kernel and variant."""
+        return label(self.kernel.name, self.variant) if self.kernel is not None else "host"
 
     @property
     def reason(self) -> str:
         """Why this one, in words."""
-        if self.refused:
-            return "; ".join(f"{name}: {why}" for name, why in self.refused)
-        return "first offer" if self.kernel else "no kernel of this kind is offered"
+        told = [f"{name}: {why}" for name, why in self.refused]
+        return "; ".join([self.why, *told] if self.why else told) or "no kernel of this kind is offered"
+
+
+@frozen
+class Candidate:
+    """A kernel's variant for an intent: its predicted time in femtoseconds, or why it cannot serve it."""
+
+    name: str
+    variant: Variant
+    fs: int | None
+    refusal: str = ""
+
+    @property
+    def preference(self) -> Preference:
+        return self.name, self.variant
+
+    @property
+    def title(self) -> str:
+        """Kernel and variant."""
+        return label(self.name, self.variant)
+
+
+def label(kernel: str, variant: Variant) -> str:
+    """A candidate as people read it: `MatMul 128x256`."""
+    return f"{kernel} {'x'.join(map(str, variant))}" if variant else kernel
 
 
 @define(eq=False)
@@ -53,6 +91,7 @@ class Chooser:
     kernels: dict[str, tuple[Kernel, ...]]
     strict: bool = False
     _known: dict[object, Choice] = field(factory=dict)
+    _timed: dict[object, tuple[Preference, str]] = field(factory=dict)
 
     @classmethod
     def of(cls, target: Target, kernels: Iterable[Kernel], strict: bool = False) -> Chooser:
@@ -69,26 +108,69 @@ class Chooser:
             known = self._known[asked] = self._choose(intent)
         return known
 
-    def _choose(self, intent: Intent) -> Choice:
-        refused: list[tuple[str, str]] = []
-        if self._forbidden_here(intent):
-            refused.append(("chip", f"the HDL computes {_formats(intent)} on the host"))
-            return Choice(None, None, tuple(refused))
+    def compare(self, intent: Intent) -> tuple[Candidate, ...]:
+        """Every variant of every kernel of the kind of *intent* with its predicted time, or why it is none."""
+        return tuple(self._compared(intent))
+
+    def _compared(self, intent: Intent) -> Iterator[Candidate]:
         for kernel in self.kernels.get(intent.kind, ()):
             why = kernel.refusal(self.target.chip, intent)
             if why is not None:
-                refused.append((kernel.name, f"not so: {why}"))
+                yield Candidate(kernel.name, AS_IT_IS, None, f"not so: {why}")
                 continue
             try:
-                program = kernel.emit(self.target, intent)
+                variants = kernel.variants(self.target, intent)
             except errors.KernelError as error:
-                refused.append((kernel.name, error.sentence))
+                yield Candidate(kernel.name, AS_IT_IS, None, error.sentence)
                 continue
-            check(program, self.target.isa, self.target.chip)
-            return Choice(kernel, program, tuple(refused))
-        return Choice(None, None, tuple(refused))
+            for variant in variants:
+                try:
+                    program = kernel.write(self.target, intent, variant)
+                except errors.KernelError as error:
+                    yield Candidate(kernel.name, variant, None, error.sentence)
+                else:
+                    yield Candidate(kernel.name, variant, self.target.timing(program).duration_fs)
 
-    def _forbidden_here(self, intent: Intent) -> bool:
+    def advice(self, intent: Intent) -> Advice | None:
+        """What the chip's tree says of *intent*; None where it has none for its kind."""
+        return self.target.trees.advice(intent.kind, sizes(intent, self.target.chip))
+
+    def _choose(self, intent: Intent) -> Choice:
+        if self.forbidden(intent):
+            return Choice(None, None, (("chip", f"the HDL computes {_formats(intent)} on the host"),))
+        search = _Search(self.target, intent)
+        offers = search.admitted(self.kernels.get(intent.kind, ()))
+        advice = self.advice(intent) if offers else None
+        strangers = [name for name in offers if not self.target.trees.knows(intent.kind, name)]
+        if advice is not None and advice.decides and not strangers:
+            found = search.first(offers, advice.order(), advice.why)
+        else:
+            found = self._by_time(search, offers, advice, strangers)
+        found = found or search.quickest(offers, search.all_of(offers))
+        if found.program is not None:
+            check(found.program, self.target.isa, self.target.chip)
+        return found
+
+    def _by_time(
+        self, search: _Search, offers: dict[str, Kernel], advice: Advice | None, strangers: list[str]
+    ) -> Choice | None:
+        """The quickest by predicted time; of intents that differ only in a size that grows, one tells for all."""
+        alike = bucket(search.intent.kind, sizes(search.intent, self.target.chip)), tuple(offers)
+        if alike in self._timed:
+            preference, why = self._timed[alike]
+            return search.first(offers, (preference,), why)
+        if advice is None:
+            found = search.quickest(offers, search.all_of(offers))
+        else:
+            told = f"the tree does not know {', '.join(strangers)}" if strangers else advice.why
+            short = list(islice((pair for pair in advice.order() if pair[0] in offers), SHORT))
+            short += search.all_of({name: offers[name] for name in strangers})
+            found = search.quickest(offers, short, told)
+        if found.kernel is not None:
+            self._timed[alike] = (found.kernel.name, found.variant), found.why
+        return found
+
+    def forbidden(self, intent: Intent) -> bool:
         """Whether some operand's format is computed on the host; an error if the HDL (or `strict`) says so."""
         if intent.kind in MOVING_KINDS:
             return False
@@ -110,6 +192,74 @@ def _is_multiplied(intent: Intent, place: int, region: Region) -> bool:
     if region.dtype.is_floating_point or intent.kind == "quant_linear":
         return region.dtype.is_floating_point
     return place < 2 or region.dtype == torch.int8
+
+
+@define
+class _Search:
+    """One intent's way to a kernel; who cannot serve it is noted on the way."""
+
+    target: Target
+    intent: Intent
+    refused: list[tuple[str, str]] = field(factory=list)
+
+    def admitted(self, kernels: Iterable[Kernel]) -> dict[str, Kernel]:
+        """The kernels whose limits hold, by name."""
+        open_to: dict[str, Kernel] = {}
+        for kernel in kernels:
+            why = kernel.refusal(self.target.chip, self.intent)
+            if why is None:
+                open_to[kernel.name] = kernel
+            else:
+                self.refused.append((kernel.name, f"not so: {why}"))
+        return open_to
+
+    def all_of(self, kernels: dict[str, Kernel]) -> list[Preference]:
+        """Every variant of *kernels*."""
+        found: list[Preference] = []
+        for kernel in kernels.values():
+            try:
+                found += ((kernel.name, variant) for variant in kernel.variants(self.target, self.intent))
+            except errors.KernelError as error:
+                self._refuse(kernel.name, error)
+        return found
+
+    def first(self, kernels: dict[str, Kernel], order: Iterable[Preference], why: str) -> Choice | None:
+        """The first of *order* whose program can be written."""
+        for name, variant in (pair for pair in order if pair[0] in kernels):
+            program = self._written(kernels[name], variant)
+            if program is not None:
+                return Choice(kernels[name], program, self._refusals([name]), variant, why, ((name, variant),))
+        return None
+
+    def quickest(self, kernels: dict[str, Kernel], candidates: list[Preference], told: str = "") -> Choice:
+        """The one of *candidates* that the timing plane finishes first; the host where none can be written."""
+        written = [(pair, self._written(kernels[pair[0]], pair[1])) for pair in candidates]
+        programs = [(pair, program) for pair, program in written if program is not None]
+        if not programs:
+            return Choice(None, None, self._refusals())
+        alone = len(programs) == 1
+        place = 0 if alone else self.target.timing.quickest([program for _, program in programs])
+        (name, variant), program = programs[place]
+        why = "nothing else takes it" if alone else f"quickest of {len(programs)} by predicted time"
+        considered = tuple(pair for pair, _ in programs)
+        told = f"; {told}" if told and not alone else ""
+        refused = self._refusals(name for name, _ in considered)
+        return Choice(kernels[name], program, refused, variant, why + told, considered)
+
+    def _written(self, kernel: Kernel, variant: Variant) -> Program | None:
+        try:
+            return kernel.write(self.target, self.intent, variant)
+        except errors.KernelError as error:
+            self._refuse(kernel.name, error)
+            return None
+
+    def _refusals(self, served: Iterable[str] = ()) -> tuple[tuple[str, str], ...]:
+        """Who cannot serve the intent and why, without those of whose variants some can."""
+        able = set(served)
+        return tuple(dict.fromkeys(pair for pair in self.refused if pair[0] not in able))
+
+    def _refuse(self, name: str, error: errors.KernelError) -> None:
+        self.refused.append((name, error.sentence))
 
 
 def _formats(intent: Intent) -> str:

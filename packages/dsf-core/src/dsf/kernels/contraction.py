@@ -16,13 +16,14 @@ from dsf.intent.ir import Intent
 from dsf.intent.tape import Window
 from dsf.isa import Affine, Builder, Operand, Program
 from dsf.isa.program import dtype_name, torch_dtype
-from dsf.kernels.kernel import Limit, Rounding
+from dsf.kernels.kernel import AS_IT_IS, Limit, Rounding, Variant
 from dsf.kernels.target import Target
 from dsf.kernels.vector import reach, row_gap
 
 __all__ = [
-    "LIMITS", "LINEAR_LIMITS", "ROUNDING", "Batch", "EmitProduct", "Product", "Side", "Tile", "batch_reference",
-    "emit_batch", "emit_linear", "linear_reference", "rows_copied_together", "tiles",
+    "LIMITS", "LINEAR_LIMITS", "ROUNDING", "Batch", "EmitProduct", "Product", "Side", "Tile", "batch_product",
+    "batch_reference", "emit_batch", "emit_linear", "linear_product", "linear_reference", "rows_copied_together",
+    "tiles",
 ]  # fmt: skip
 
 
@@ -187,26 +188,29 @@ def _steps(batch: tuple[Batch, ...], a: int, b: int, out: int) -> tuple[Batch, .
     return tuple(reversed(dims))
 
 
-EmitProduct = Callable[[Builder, Target, Product], None]
-"""Emits one phase that computes a product with a chip's own engines."""
+EmitProduct = Callable[..., None]
+"""Emits one phase that computes a product with a chip's own engines: (builder, target, product), and where the caller
+knows better than the generator, the tile."""
 
 
-def emit_linear(emit: EmitProduct, name: str, target: Target, intent: Intent) -> Program:
+def emit_linear(emit: EmitProduct, name: str, target: Target, intent: Intent, variant: Variant = AS_IT_IS) -> Program:
     """The program of a linear intent."""
-    return _program(emit, name, target, intent, linear_product(intent))
+    return _program(emit, name, target, intent, linear_product(intent), variant)
 
 
-def emit_batch(emit: EmitProduct, name: str, target: Target, intent: Intent) -> Program:
+def emit_batch(emit: EmitProduct, name: str, target: Target, intent: Intent, variant: Variant = AS_IT_IS) -> Program:
     """The program of a matmul intent."""
-    return _program(emit, name, target, intent, batch_product(intent))
+    return _program(emit, name, target, intent, batch_product(intent), variant)
 
 
-def _program(emit: EmitProduct, name: str, target: Target, intent: Intent, product: Product) -> Program:
+def _program(
+    emit: EmitProduct, name: str, target: Target, intent: Intent, product: Product, variant: Variant
+) -> Program:
     b = target.builder(name)
     for n, region in enumerate(intent.inputs):
         b.param(f"in{n}", "in", reach(region.window))
     b.param("out", "out", reach(intent.outputs[0].window))
-    emit(b, target, product)
+    emit(b, target, product, variant)
     return b.build()
 
 

@@ -19,7 +19,13 @@ from dsf.isa.program import Program
 if TYPE_CHECKING:
     from dsf.kernels.target import Target
 
-__all__ = ["EXACT", "Kernel", "Limit", "Rounding"]
+__all__ = ["AS_IT_IS", "EXACT", "Kernel", "Limit", "Rounding", "Variant"]
+
+Variant = tuple[int | str, ...]
+"""One of several programs that a kernel can write for an intent: the tile of a product, say."""
+
+AS_IT_IS: Variant = ()
+"""The only variant of a kernel that has none; of one that has some, whichever its generator takes for the quickest."""
 
 
 @frozen(eq=False)
@@ -74,19 +80,25 @@ def _distance(result: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
 class Kernel:
     """One kernel of a library.
 
-    *emit* writes the program for an intent; it may raise KernelError where a tile does not fit. *reference* computes
-    the outputs on whole tensors in plain torch with casts at the kernel's own rounding points (fidelity `operator`).
-    *rounding* states the bound of the difference between the two.
+    *emit* writes the program for an intent; it may raise KernelError where a tile does not fit. Where *variants* names
+    several programs for an intent, *emit* takes one of them as a third argument; all have the same reference. The
+    *reference* computes the outputs on whole tensors in plain torch with casts at the kernel's own rounding points
+    (fidelity `operator`). *rounding* states the bound of the difference between the two.
     """
 
     name: str
     kind: str
     library: str
-    emit: Callable[[Target, Intent], Program]
+    emit: Callable[..., Program]
     reference: Callable[..., tuple[torch.Tensor, ...]]
     limits: tuple[Limit, ...] = ()
     rounding: Rounding = EXACT
     source: str = ""
+    variants: Callable[[Target, Intent], tuple[Variant, ...]] = lambda target, intent: (AS_IT_IS,)
+
+    def write(self, target: Target, intent: Intent, variant: Variant = AS_IT_IS) -> Program:
+        """The program of *variant* for *intent*; a KernelError where it cannot be."""
+        return self.emit(target, intent, variant) if variant else self.emit(target, intent)
 
     def refusal(self, chip: Chip, intent: Intent) -> str | None:
         """The first limit that *intent* breaks, in words; None when the kernel may serve it."""

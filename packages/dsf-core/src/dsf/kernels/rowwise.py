@@ -351,28 +351,31 @@ def softmax(target: Target, intent: Intent, name: str = "softmax") -> Program:
 
 
 def masked_softmax(
-    target: Target, lane: Lane, scores: Tile, scale: float, mask: Tile | None, causal: bool, dtype: str
-) -> Tile:
+    target: Target, lane: Lane, scores: Tile, scale: float, mask: Tile | None, causal: bool, dtype: str,
+    last: Tile | None = None,
+) -> Tile:  # fmt: skip
     """One tile of attention weights from raw float32 *scores*, worked in place: scaled, masked, exponentiated, divided
-    by their sum, rounded to *dtype*. *causal*: row i of the tile is query row lane.row + i. A row that the mask hides
+    by their sum, rounded to *dtype*. *causal*: row i of the tile is query row lane.row + i.
+    *last*, a column of int32: a row sees no key behind this one. A row that the mask hides
     whole has weights 0, as in torch's scaled_dot_product_attention; any other row's powers add up to 1 at least."""
     lane.op("mul", scores, scores, lane.constant(scale, "float32"))
     if mask is not None and mask.dtype == "bool":
         lane.op("where", scores, mask, scores, lane.constant(-inf, "float32"))
     elif mask is not None:
         lane.op("add", scores, scores, lane.cast(mask, "float32"))
-    if causal:
+    if causal or last is not None:
         column = lane.new("iota", 1, scores.columns, "int32", start=0, step=1)
-        row = lane.op("iota", lane.tile(scores.rows, 1, "int32"), start=lane.row, step=1)
+        row = last or lane.op("iota", lane.tile(scores.rows, 1, "int32"), start=lane.row, step=1)
         later = lane.new("gt", scores.rows, scores.columns, "bool", column, row)
         lane.op("where", scores, later, lane.constant(-inf, "float32"), scores)
     highest = row_reduce(lane, "max", scores)
-    if mask is not None:
+    blind = mask is not None or last is not None  # a row may see nothing
+    if blind:
         lane.op("max", highest, highest, lane.constant(torch.finfo(torch.float32).min, "float32"))
     lane.op("sub", scores, scores, highest)
     lane.op("exp", scores, scores)
     total = row_reduce(lane, "sum", scores)
-    if mask is not None:
+    if blind:
         lane.op("max", total, total, lane.constant(1.0, "float32"))
     lane.op("div", scores, scores, total)
     return lane.cast(scores, dtype)

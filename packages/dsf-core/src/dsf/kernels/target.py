@@ -9,6 +9,7 @@ from attrs import define, field
 from dsf import errors
 from dsf.hdl import Chip
 from dsf.isa import Builder, Isa, Row
+from dsf.kernels.tree import Trees
 from dsf.machine.timing import Timing
 
 __all__ = ["Target"]
@@ -16,14 +17,16 @@ __all__ = ["Target"]
 
 @define(eq=False)
 class Target:
-    """What kernels are written against. *timing* is the judge between candidate programs; *memory* keeps what a
-    generator has found out (the best tiling of a shape). Under *strict_layouts* a tile on chip lies in the very order
-    that the chip's engines want; else it is tagged with its shape and lies as in main memory."""
+    """What kernels are written against. *timing* is the judge between candidate programs, *trees* is what it taught us
+    before; *memory* keeps what a generator has found out (the best tile of a shape). Under *strict_layouts* a tile on
+    chip lies in the very order that the chip's engines want; else it is tagged with its shape and lies as in main
+    memory."""
 
     chip: Chip
     isa: Isa
     timing: Timing
     strict_layouts: bool = False
+    trees: Trees = field(factory=Trees)
     memory: dict[Any, Any] = field(factory=dict)
     _serving: dict[tuple[str, str | None], Row] = field(factory=dict)
 

@@ -18,6 +18,7 @@ import torch
 from attrs import define, field, frozen
 
 from dsf.hdl import Chip
+from dsf.isa.crew import CORE, PART, Crew, crew_of
 from dsf.isa.program import Affine, Instruction, Loop, Nest, Operand, Program, torch_dtype
 from dsf.isa.table import Isa, Row
 from dsf.machine import selftest
@@ -119,18 +120,25 @@ class Functional:
         self.exact = exact or not computes_as_the_host(chip)
         if not self.exact:
             selftest.check()
-        self._cores: dict[str, OnChip] = {}
+        self._cores: dict[tuple[str, int], OnChip] = {}
 
     def unroll(self, program: Program) -> Unrolled:
         """*program* as a flat list, its main-memory operands still open."""
         steps: list[Step] = []
         touching: list[int] = []
         for phase in program.phases:
-            core = self._cores.setdefault(phase.core, OnChip(self.chip, self.isa))
-            unroller = _Unroller(self, core, steps, touching)
+            crew = crew_of(self.chip, phase.core)
+            parts = [self._core(member, part) for member, number in crew.members for part in range(number)]
+            unroller = _Unroller(self, crew, dict(parts), steps, touching)
             for nest in phase.nests:
                 unroller.nest(nest)
         return Unrolled(steps, tuple(touching))
+
+    def _core(self, kind: str, part: int) -> tuple[tuple[str, int], OnChip]:
+        """One kind of core as the *part*-th of a team, with what is on it."""
+        if (kind, part) not in self._cores:
+            self._cores[kind, part] = OnChip(self.chip, self.isa)
+        return (kind, part), self._cores[kind, part]
 
     def bind(self, unrolled: Unrolled, addresses: Sequence[int]) -> Bound:
         """Resolve the open operands with the parameters at *addresses* (bytes)."""
@@ -152,24 +160,25 @@ class Functional:
 @define(eq=False)
 class _Unroller:
     machine: Functional
-    core: OnChip
+    crew: Crew
+    cores: dict[tuple[str, int], OnChip]
     steps: list[Step]
     touching: list[int]
     side: Lanes = field(factory=Lanes)
     lanes: int = 1
     _functions: dict[tuple[Any, ...], Function] = field(factory=dict)
-    _fixed: dict[tuple[int, int], Step] = field(factory=dict)
+    _fixed: dict[tuple[int, int, int], Step] = field(factory=dict)
 
     def nest(self, nest: Nest) -> None:
         """Every block of *nest*, as many side by side as its lane variable allows."""
-        self.side = Lanes() if self.machine.exact else lanes_of(nest, self.machine.isa)
+        self.side = Lanes() if self.machine.exact else lanes_of(nest, self.machine.isa, self.crew.count)
         lane, most = self.side.variable, self.side.most
         rest = Nest(tuple((v, 1 if v == lane else n) for v, n in nest.variables), nest.body)
         count = dict(nest.variables).get(lane, 1)
         for env in rest.coordinates():
             for start in range(0, count, most):
                 self.lanes = min(most, count - start)
-                self.body(nest.body, {**env, lane: start})
+                self.body(nest.body, {**env, lane: start, CORE: 0, PART: 0})
 
     def body(self, body: Body, env: dict[str, int]) -> None:
         for item in body:
@@ -181,19 +190,30 @@ class _Unroller:
                 self.instruction(item, env)
 
     def instruction(self, ins: Instruction, env: dict[str, int]) -> None:
+        """Append a step for each core of a team that carries *ins* out."""
+        row = self.machine.isa.rows[ins.name]
+        if row.synchronises:
+            return  # order is the oracle's and the timing plane's business: this plane runs in program order
+        if not self.crew.is_team:
+            self._step(row, ins, env, self.crew.name, 0)
+            return
+        member = self.crew.member(ins)
+        for part in range(self.crew.number(member)):
+            env[PART] = part
+            self._step(row, ins, env, member, part)
+
+    def _step(self, row: Row, ins: Instruction, env: dict[str, int], member: str, part: int) -> None:
         """Append the step. One that depends on no variable and touches no parameter is the same step every time."""
-        step = self._fixed.get((id(ins), self.lanes))
+        step = self._fixed.get((id(ins), self.lanes, part))
         if step is None:
-            row = self.machine.isa.rows[ins.name]
-            if row.synchronises:
-                return  # order is the oracle's and the timing plane's business: this plane runs in program order
+            core = self.cores[member, part]
             lanes = 1 if ins.operands and ins.operands[0] in self.side.uniform else self.lanes
-            operands = [self._operand(o, env, lanes) for o in ins.operands]
+            operands = [self._operand(core, o, env, lanes) for o in ins.operands]
             step = self._function(row, ins, env, lanes), tuple(operands)
             if any(o.param is not None for o in ins.operands):
                 self.touching.append(len(self.steps))
             elif not any(o.offset.terms for o in ins.operands) and not _varies(ins):
-                self._fixed[id(ins), self.lanes] = step
+                self._fixed[id(ins), self.lanes, part] = step
         self.steps.append(step)
 
     def _function(self, row: Row, ins: Instruction, env: dict[str, int], lanes: int) -> Function:
@@ -208,11 +228,11 @@ class _Unroller:
             self._functions[key] = function
         return function
 
-    def _operand(self, operand: Operand, env: dict[str, int], lanes: int) -> torch.Tensor | Place:
+    def _operand(self, core: OnChip, operand: Operand, env: dict[str, int], lanes: int) -> torch.Tensor | Place:
         """The operand's window in *lanes* cores; one that is uniform stands once, in the first of them."""
         offset, dtype = operand.offset.at(env), torch_dtype(operand.dtype)
         if operand.param is None:
-            return self.core.window(operand, offset, lanes, operand in self.side.uniform)
+            return core.window(operand, offset, lanes, operand in self.side.uniform)
         if lanes == 1:
             return Place(operand.param, offset, operand.shape, operand.stride, dtype)
         step = step_of(operand.offset, self.side.variable) // dtype.itemsize

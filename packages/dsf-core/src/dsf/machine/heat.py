@@ -176,7 +176,8 @@ class Heat:
     def energy(self, time: KernelTime) -> float:
         """Joules beyond idle of one launch at the present clocks."""
         power = self._power
-        cycles = sum(power.engines.get(engine, 0.0) * busy for phase in time.phases for engine, busy in phase.busy)
+        busy = (engine for phase in time.phases for engine in phase.engines)
+        cycles = sum(power.engines.get(engine, 0.0) * spent for engine, _, spent in busy)
         return cycles * power.voltage(self.share) ** 2 + time.nbytes * power.memory
 
     def work(self, start_fs: int, end_fs: int, joules: float) -> None:

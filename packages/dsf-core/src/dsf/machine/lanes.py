@@ -14,6 +14,7 @@ from math import prod
 
 from attrs import field, frozen
 
+from dsf.isa.crew import CORE
 from dsf.isa.program import Affine, Instruction, Loop, Nest, Operand
 from dsf.isa.table import Isa
 
@@ -34,9 +35,9 @@ class Lanes:
     uniform: frozenset[Operand] = field(factory=frozenset)
 
 
-def lanes_of(nest: Nest, isa: Isa) -> Lanes:
+def lanes_of(nest: Nest, isa: Isa, cores: int) -> Lanes:
     """The lanes of *nest*: its longest variable that moves main-memory operands by whole elements and nothing else,
-    where every instruction has a form for lanes."""
+    where every instruction has a form for lanes; no more than the chip has *cores* where each has its own workspace."""
     body = list(_flat(nest.body))
     rows = [isa.rows[ins.name] for ins in body]
     if any(row.lanes is None for row in rows if not row.synchronises):
@@ -46,17 +47,19 @@ def lanes_of(nest: Nest, isa: Isa) -> Lanes:
         return Lanes()
     widest = max((o.nbytes for ins in body for o in ins.operands), default=1)
     most = max(1, min(MOST_LANES, LANE_BYTES // max(widest, 1)))
+    if any(t.variable == CORE for ins in body for o in ins.operands for t in o.offset.terms):
+        most = min(most, cores)
     variable = max(free)[1]
     return Lanes(variable, most, _uniform(nest, isa, variable) if most > 1 else frozenset())
 
 
 def _moves_main_only(ins: Instruction, variable: str) -> bool:
     """Whether *variable* occurs in *ins* only as a plain step of main-memory operands, in whole elements, and what is
-    written there lies apart for each of its values."""
+    written there lies apart for each of its values (or for each core that has one)."""
     if any(isinstance(v, Affine) and any(t.variable == variable for t in v.terms) for _, v in ins.scalars):
         return False
     for place, operand in enumerate(ins.operands):
-        terms = [t for t in operand.offset.terms if t.variable == variable]
+        terms = [t for t in operand.offset.terms if t.variable in (variable, CORE)]
         if operand.param is None:
             if terms:
                 return False
@@ -70,8 +73,8 @@ def _moves_main_only(ins: Instruction, variable: str) -> bool:
 
 
 def step_of(offset: Affine, variable: str) -> int:
-    """Bytes from one value of *variable* to the next."""
-    return sum(t.step for t in offset.terms if t.variable == variable)
+    """Bytes from one value of *variable*, which is another core's, to the next."""
+    return sum(t.step for t in offset.terms if t.variable in (variable, CORE))
 
 
 def _flat(body: Body) -> Iterator[Instruction]:

@@ -16,6 +16,7 @@ from attrs import define, field
 
 from dsf import errors
 from dsf.hdl import Chip
+from dsf.isa.crew import CORE, PART, Crew, crew_of
 from dsf.isa.program import Affine, Instruction, Loop, Nest, Operand, Phase, Program, torch_dtype
 from dsf.isa.table import SET_FLAG, Isa
 from dsf.machine.settle import computes_as_the_host, rounding_of
@@ -45,34 +46,37 @@ class Oracle:
 
     def _phase(self, phase: Phase, addresses: Sequence[int]) -> int:
         """Blocks in order, each to the core that is free first, counting what a block takes on an idle core."""
-        cores = self.chip.cores[phase.core].count
-        free, queues = [0] * cores, [list[tuple[Nest, Env]]() for _ in range(cores)]
+        crew = crew_of(self.chip, phase.core)
+        free, queues = [0] * crew.count, [list[tuple[Nest, Env]]() for _ in range(crew.count)]
         for nest in phase.nests:
-            alone = _Core(Oracle(self.chip, self.isa, None), ()).run(phase.core, [(nest, next(nest.coordinates()))])
+            alone = _Core(Oracle(self.chip, self.isa, None), (), crew).run([(nest, next(nest.coordinates()))])
             for env in nest.coordinates():
                 core = free.index(min(free))
                 free[core] += alone
                 queues[core].append((nest, env))
-        return max(_Core(self, addresses).run(phase.core, queue) for queue in queues)
+        return max(_Core(self, addresses, crew, core).run(queue) for core, queue in enumerate(queues))
 
 
 @define(eq=False)
 class _Core:
+    """One core, or one team."""
+
     oracle: Oracle
     addresses: Sequence[int]
+    crew: Crew
+    number: int = 0
     clocks: dict[str, int] = field(factory=dict)
     flags: dict[tuple[str, str, int], deque[int]] = field(factory=dict)
-    stores: dict[tuple[str, torch.dtype], torch.Tensor] = field(factory=dict)
+    stores: dict[tuple[str, torch.dtype, int], torch.Tensor] = field(factory=dict)
     _known: dict[int, tuple[int, str, str, Any]] = field(factory=dict)
 
-    def run(self, core: str, blocks: list[tuple[Nest, Env]]) -> int:
+    def run(self, blocks: list[tuple[Nest, Env]]) -> int:
         for nest, env in blocks:
-            self._body(nest.body, dict(env))
+            self._body(nest.body, {**env, CORE: self.number})
         if any(self.flags.values()):
             src, dst, event = next(key for key, times in self.flags.items() if times)
-            raise errors.MachineError(
-                "DSF-X020", f"phase {core}: flag {event} of {src} for {dst} is still set at the end; wait for it"
-            )
+            where = f"phase {self.crew.name}: flag {event} of {src} for {dst}"
+            raise errors.MachineError("DSF-X020", f"{where} is still set at the end; wait for it")
         return max(self.clocks.values(), default=0)
 
     def _body(self, body: Body, env: Env) -> None:
@@ -96,12 +100,17 @@ class _Core:
                 if queue is None:
                     queue = flags[engine, other, number] = deque()
                 if kind == SET:
-                    queue.append(clocks.get(engine, 0))
+                    queue.append(clocks.get(engine, 0) + self._late(engine, other))
                 elif not queue:
                     raise _hang(item, engine, other, number)
                 else:
                     clocks[other] = max(clocks.get(other, 0), queue.popleft())
         self.oracle.issued += len(body)
+
+    def _late(self, src: str, dst: str) -> int:
+        """Cycles until a flag is seen: at once by the own core, later by another one of the team."""
+        apart = self.crew.split(src)[0] != self.crew.split(dst)[0]
+        return self.oracle.chip.sync.cross_core_cycles if apart else 0
 
     def _learn(self, ins: Instruction) -> tuple[int, str, str, Any]:
         """An instruction in short: what it does, to which engines, with how many cycles or for which event."""
@@ -112,11 +121,16 @@ class _Core:
             kind = SET if row.flag == SET_FLAG else WAIT
             found = kind, str(scalars["src"]), str(scalars["dst"]), scalars["event"]
         else:
-            found = WORK, row.engine, "", row.cycles(self.oracle.chip, row, ins)
+            found = WORK, self.crew.engine(row, ins), "", row.cycles(self.oracle.chip, row, ins)
         self._known[id(ins)] = found
         return found
 
     def _compute(self, ins: Instruction, env: Env) -> None:
+        """Once for each core of the team that carries *ins* out."""
+        for part in range(self.crew.number(self.crew.member(ins))):
+            self._compute_on(ins, {**env, PART: part})
+
+    def _compute_on(self, ins: Instruction, env: Env) -> None:
         row = self.oracle.isa[ins.name]
         scalars = {k: v.at(env) if isinstance(v, Affine) else v for k, v in ins.scalars}
         operands = [self._window(o, env) for o in ins.operands]
@@ -135,12 +149,12 @@ class _Core:
             assert self.oracle.memory is not None
             base, offset = self.oracle.memory.view(dtype), offset + self.addresses[operand.param]
         else:
-            base = self._store(operand.space, dtype)
+            base = self._store(operand.space, dtype, env[PART])
         return torch.as_strided(base, operand.shape, operand.stride, offset // dtype.itemsize)
 
-    def _store(self, space: str, dtype: torch.dtype) -> torch.Tensor:
+    def _store(self, space: str, dtype: torch.dtype, part: int) -> torch.Tensor:
         wide = space in self.oracle.isa.wide and dtype in (torch.float16, torch.bfloat16)
-        key = (space, dtype) if wide else (space, torch.uint8)
+        key = (space, dtype, part) if wide else (space, torch.uint8, part)
         if key not in self.stores:
             nbytes = self.oracle.chip.memories[space].nbytes
             self.stores[key] = torch.zeros(

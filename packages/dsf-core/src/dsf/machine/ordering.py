@@ -7,14 +7,15 @@ numbers on some days, here it is an error that names both lines of the listing. 
 block has not written, or of a result or workspace into which nothing has been stored.
 
 Blocks of a nest are walked twice in a row, as a core would run them, and a long loop until its buffers have alternated
-twice and for its last rounds; what lies between repeats what was seen.
+twice and for its last rounds; what lies between repeats what was seen. A team is walked once for each of its parts,
+and what one part stores no other part touches.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from itertools import chain, product
+from itertools import combinations, product
 from math import lcm
 
 import numpy as np
@@ -22,6 +23,7 @@ from attrs import define, field
 
 from dsf import errors
 from dsf.hdl import Chip
+from dsf.isa.crew import CORE, PART, Crew, crew_of
 from dsf.isa.program import Affine, Instruction, Loop, Nest, Operand, Phase, Program
 from dsf.isa.table import SET_FLAG, Isa, Row
 from dsf.machine.footprints import Access, Footprint, window_of
@@ -39,12 +41,17 @@ def check(program: Program, isa: Isa, chip: Chip) -> None:
     lines, sizes = _lines(program), {m.name: m.nbytes for m in chip.memories.values() if not m.main}
     empty = {n for n, param in enumerate(program.params) if param.role in ("out", "workspace")}
     for phase in program.phases:
-        walk = _Walk(program, isa, lines, sizes, empty)
-        for nest in phase.nests:
-            for env in _first_blocks(nest):
-                walk.block += 1
-                walk.body(nest.body, env)
-                walk.finish()
+        crew, before = crew_of(chip, phase.core), set(empty)
+        for part in range(crew.parts):
+            walk = _Walk(
+                program, isa, crew, chip.sync.cross_core_counter_max, lines, sizes, set(before), on_chip=part == 0
+            )
+            for nest in phase.nests:
+                for env in _first_blocks(nest):
+                    walk.block += 1
+                    walk.body(nest.body, {**env, CORE: 0, PART: part})
+                    walk.finish()
+            empty &= walk.empty
         _check_blocks(phase, walk)
 
 
@@ -57,19 +64,68 @@ def _first_blocks(nest: Nest) -> Iterator[dict[str, int]]:
 
 def _check_blocks(phase: Phase, walk: _Walk) -> None:
     """Blocks are independent: any core takes any of them at any time, so what one stores in main memory no other one
-    touches. Compared are the first block, its neighbour along every variable, and the last, of all nests of a phase."""
+    touches. Compared are the first block, its neighbour along every variable, and the last, of all nests of a phase,
+    each on a core of its own; and of the first block the parts of a team."""
     stored = {p for nest in phase.nests for p in _stored(nest.body, walk.isa)}
     if not stored:
         return
-    seen: list[list[Access]] = []
+    seen: list[dict[int, _Reach]] = []
     for nest in phase.nests:
         for env in _some_blocks(nest):
-            mine = [a for a in walk.main_accesses(nest.body, env) if a.operand.param in stored]
-            for access, other in product(mine, chain.from_iterable(seen)):
-                alike = access.operand.param == other.operand.param and (access.wrote or other.wrote)
-                if alike and access.meets(other):
-                    raise walk.shared(access, other)
+            own = {**env, CORE: len(seen), PART: 0}
+            mine = _reaches(a for a in walk.main_accesses(nest.body, own) if a.operand.param in stored)
+            for other in seen:
+                _apart(mine, other, walk)
             seen.append(mine)
+        _check_parts(nest, walk, stored)
+
+
+@define(eq=False)
+class _Reach:
+    """What a block touches of one parameter, and from where to where."""
+
+    start: int
+    end: int
+    wrote: bool = False
+    accesses: list[Access] = field(factory=list)
+
+
+def _reaches(accesses: Iterable[Access]) -> dict[int, _Reach]:
+    """*accesses* to main memory by parameter; of those that repeat another one, one."""
+    found: dict[int, _Reach] = {}
+    known = set()
+    for a in accesses:
+        assert a.operand.param is not None, "an access to main memory names a parameter"
+        if (same := (a.operand.param, a.start, a.form, a.wrote)) in known:
+            continue
+        known.add(same)
+        reach = found.setdefault(a.operand.param, _Reach(a.start, a.end))
+        reach.start, reach.end, reach.wrote = min(reach.start, a.start), max(reach.end, a.end), reach.wrote or a.wrote
+        reach.accesses.append(a)
+    return found
+
+
+def _apart(mine: dict[int, _Reach], others: dict[int, _Reach], walk: _Walk) -> None:
+    for param in mine.keys() & others.keys():
+        own, other = mine[param], others[param]
+        if other.end <= own.start or own.end <= other.start or not (own.wrote or other.wrote):
+            continue
+        for one, two in product(own.accesses, other.accesses):
+            if (one.wrote or two.wrote) and one.meets(two):
+                raise walk.shared(one, two)
+
+
+def _check_parts(nest: Nest, walk: _Walk, stored: set[int]) -> None:
+    """The cores of one kind in a team work at the same time, each on bytes of its own."""
+    if walk.crew.parts == 1:
+        return
+    first = next(nest.coordinates())
+    seen: list[dict[int, _Reach]] = []
+    for part in range(walk.crew.parts):
+        every = walk.main_accesses(nest.body, {**first, CORE: 0, PART: part}, several=True)
+        seen.append(_reaches(a for a in every if a.operand.param in stored))
+    for one, other in combinations(seen, 2):
+        _apart(one, other, walk)
 
 
 def _some_blocks(nest: Nest) -> Iterator[dict[str, int]]:
@@ -120,6 +176,8 @@ def _lines(program: Program) -> dict[int, int]:
 class _Walk:
     program: Program
     isa: Isa
+    crew: Crew
+    most_ahead: int
     lines: dict[int, int]
     sizes: dict[str, int]
     empty: set[int]  # parameters into which nothing has been stored yet
@@ -127,6 +185,7 @@ class _Walk:
     clocks: dict[str, Clock] = field(factory=dict)
     flags: dict[tuple[str, str, int], deque[tuple[Clock, int]]] = field(factory=dict)
     spaces: dict[tuple[str, int | None], list[Access]] = field(factory=dict)
+    on_chip: bool = True  # what a team's other parts do on chip is what the first one does
     steps: int = 0
     compared: int = 0
     _forms: dict[int, tuple[tuple[Operand, Footprint, str], ...]] = field(factory=dict)
@@ -154,8 +213,8 @@ class _Walk:
         head = 2 * period + 1
         if loop.count <= 2 * head or _moves_on(loop.body, loop.variable):
             return range(loop.count)
-        tail = head + (loop.count - head) % period
-        return [*range(head), *range(loop.count - tail, loop.count)]
+        skipped = (loop.count - 2 * head) // period * period
+        return [*range(head), *range(head + skipped, loop.count)]
 
     def _step(self, ins: Instruction, env: dict[str, int]) -> None:
         row = self.isa.rows[ins.name]
@@ -166,9 +225,14 @@ class _Walk:
             self._join()
             return
         self._count(ins, sum([len(self.spaces.get((o.space, o.param), ())) for o in ins.operands]))
-        clock = self.clocks.setdefault(row.engine, {})
-        clock[row.engine] = step = clock.get(row.engine, 0) + 1
-        accesses = [self._access(ins, which, env, row.engine, step) for which in self._operands(ins, row)]
+        engine = self.crew.engine(row, ins)
+        clock = self.clocks.setdefault(engine, {})
+        clock[engine] = step = clock.get(engine, 0) + 1
+        accesses = [
+            self._access(ins, which, env, engine, step)
+            for which in self._operands(ins, row)
+            if self.on_chip or which[0].param is not None
+        ]
         for access, mode in accesses:  # what an instruction reads was there before it writes
             if mode == "read" or (mode == "accumulate" and _adds(ins, env)):
                 self._written(access)
@@ -203,16 +267,18 @@ class _Walk:
                 "events alternate by smaller moduli",
             )
 
-    def main_accesses(self, body: Body, env: dict[str, int]) -> Iterator[Access]:
-        """A block's accesses to main memory, without regard to order."""
+    def main_accesses(self, body: Body, env: dict[str, int], several: bool = False) -> Iterator[Access]:
+        """A block's accesses to main memory, without regard to order; or only those of which a team has *several*."""
         for item in body:
             if isinstance(item, Loop):
                 for i in self._rounds(item):
                     env[item.variable] = i
-                    yield from self.main_accesses(item.body, env)
+                    yield from self.main_accesses(item.body, env, several)
                 continue
             row = self.isa.rows[item.name]
             if row.synchronises or not any(o.param is not None for o in item.operands):
+                continue
+            if several and self.crew.number(self.crew.member(item)) == 1:
                 continue
             self._count(item)
             for which in self._operands(item, row):
@@ -226,9 +292,13 @@ class _Walk:
         return errors.MachineError(
             "DSF-X024",
             f"{self.program.name}: line {access.line} {what[access.wrote]} {name} at bytes {access.start} to "
-            f"{access.end} of one block, line {other.line} {what[other.wrote]} some of them in another; blocks run in "
-            "any order on any core: give each bytes of its own, or put them into phases",
+            f"{access.end} of one block, line {other.line} {what[other.wrote]} some of them in another{self._or_part}; "
+            "blocks run in any order on any core: give each bytes of its own, or put them into phases",
         )
+
+    @property
+    def _or_part(self) -> str:
+        return " (or in another part of the team)" if self.crew.is_team else ""
 
     def _join(self) -> None:
         """All engines know all that any of them has done."""
@@ -303,6 +373,12 @@ class _Walk:
         line = self.lines[id(ins)]
         if sets:
             queue.append((dict(self.clocks.get(src, {})), line))
+            if len(queue) > self.most_ahead and self.crew.split(src)[0] != self.crew.split(dst)[0]:
+                raise errors.MachineError(
+                    "DSF-X027",
+                    f"{self.program.name}, line {line}: flag {number} of {src} for {dst} is set {len(queue)} times and "
+                    f"nobody has waited for it; between cores it counts to {self.most_ahead}",
+                )
             return
         if not queue:
             raise errors.MachineError(

@@ -14,8 +14,9 @@ from typing import Any
 from attrs import define, field, frozen
 
 from dsf import errors
+from dsf.isa.crew import Crew
 from dsf.isa.program import Affine, Instruction, Loop, Nest
-from dsf.isa.table import SET_FLAG, Isa
+from dsf.isa.table import SET_FLAG, Isa, Row
 
 __all__ = ["Board", "Lap", "Outline", "outline"]
 
@@ -27,12 +28,13 @@ Op = tuple[Any, ...]  # a kind, and what the kind says
 
 @frozen(cache_hash=True)
 class Event:
-    """A flag's two engines and its id: const + sum of step * (variable mod modulus)."""
+    """A flag's two engines, its id: const + sum of step * (variable mod modulus), and the cycles until it is seen."""
 
     src: str
     dst: str
     const: int
     terms: tuple[tuple[str, int, int], ...] = ()
+    late: int = 0
 
     def at(self, env: Mapping[str, int]) -> Flag:
         number = self.const
@@ -81,65 +83,80 @@ class Lap:
 
 @frozen(eq=False)
 class Outline:
-    """A nest as the scoreboard sees it: one block as a lap, and the cycles that each engine works in it."""
+    """A nest as the scoreboard sees it: one block as a lap, and the cycles that each engine works in it (in a team:
+    all its engines of that name)."""
 
     lap: Lap
     busy: dict[str, int]
 
 
-def outline(nest: Nest, isa: Isa, cycles: Callable[[Instruction], int], known: dict[Lap, Lap]) -> Outline:
-    """The outline of *nest*. Of equal laps the one in *known* is taken, with all that was found out about it."""
-    busy: dict[str, int] = {}
-    lap = _lap("", 1, nest.body, isa, cycles, known, busy, 1)
-    return Outline(lap, busy)
+def outline(
+    nest: Nest, isa: Isa, crew: Crew, cycles: Callable[[Instruction], int], known: dict[Lap, Lap], late: int = 0
+) -> Outline:
+    """The outline of *nest* on *crew*, whose flags from core to core are seen *late* cycles after they were set. Of
+    equal laps the one in *known* is taken, with all that was found out about it."""
+    making = _Outliner(isa, crew, cycles, known, late)
+    return Outline(making.lap("", 1, nest.body, 1), making.busy)
 
 
-def _lap(
-    variable: str, count: int, body: tuple[Instruction | Loop, ...], isa: Isa, cycles: Callable[[Instruction], int],
-    known: dict[Lap, Lap], busy: dict[str, int], times: int,
-) -> Lap:  # fmt: skip
-    ops: list[Op] = []
-    engines, events, counts = dict[str, None](), dict[Event, None](), {variable: count}
-    for item in body:
-        if isinstance(item, Loop):
-            inner = _lap(item.variable, item.count, item.body, isa, cycles, known, busy, times * item.count)
-            ops.append((LOOP, inner, item.count))
-            engines.update(dict.fromkeys(inner.engines))
-            events.update(dict.fromkeys(inner.events))
-            counts.update(inner.counts)
-            continue
-        row = isa.rows[item.name]
-        if row.barrier:
-            engines.update(dict.fromkeys(isa.engines))
-            ops.append((JOIN, tuple(sorted(isa.engines))))
-            continue
-        if row.flag is None:
-            spent = cycles(item)
-            busy[row.engine] = busy.get(row.engine, 0) + spent * times
-            engines[row.engine] = None
-            if ops and ops[-1][0] == WORK and ops[-1][1] == row.engine:  # one after the other in one queue
-                spent += ops.pop()[2]
-            ops.append((WORK, row.engine, spent))
-            continue
-        event = _event(item)
-        engines.update({event.src: None, event.dst: None})
-        events[event] = None
-        ops.append((SET if row.flag == SET_FLAG else WAIT, event))
-    terms = [term for event in events for term in event.terms]
-    lap = Lap(
-        variable, tuple(ops), tuple(sorted(engines)), tuple(events),
-        lcm(*(modulus for name, _, modulus in terms if name == variable)),
-        tuple(counts.items()), tuple(sorted({name for name, *_ in terms if name not in counts})),
-    )  # fmt: skip
-    return known.setdefault(lap, lap)
+@define(eq=False)
+class _Outliner:
+    """Makes laps of bodies. The cores of one kind in a team do the same, so that one of them stands for all."""
 
+    isa: Isa
+    crew: Crew
+    cycles: Callable[[Instruction], int]
+    known: dict[Lap, Lap]
+    late: int
+    busy: dict[str, int] = field(factory=dict)
 
-def _event(ins: Instruction) -> Event:
-    scalars = dict(ins.scalars)
-    src, dst, event = str(scalars["src"]), str(scalars["dst"]), scalars["event"]
-    if not isinstance(event, Affine):
-        return Event(src, dst, int(event))
-    return Event(src, dst, event.const, tuple((t.variable, t.step, t.modulus) for t in event.terms))
+    def lap(self, variable: str, count: int, body: tuple[Instruction | Loop, ...], times: int) -> Lap:
+        ops: list[Op] = []
+        engines, events, counts = dict[str, None](), dict[Event, None](), {variable: count}
+        for item in body:
+            if isinstance(item, Loop):
+                inner = self.lap(item.variable, item.count, item.body, times * item.count)
+                ops.append((LOOP, inner, item.count))
+                engines.update(dict.fromkeys(inner.engines))
+                events.update(dict.fromkeys(inner.events))
+                counts.update(inner.counts)
+                continue
+            row = self.isa.rows[item.name]
+            if row.barrier:
+                engines.update(dict.fromkeys(self.isa.engines))
+                ops.append((JOIN, tuple(sorted(self.isa.engines))))
+            elif row.flag is None:
+                self._work(ops, row, item, times)
+                engines[ops[-1][1]] = None
+            else:
+                event = self._event(item)
+                engines.update({event.src: None, event.dst: None})
+                events[event] = None
+                ops.append((SET if row.flag == SET_FLAG else WAIT, event))
+        terms = [term for event in events for term in event.terms]
+        lap = Lap(
+            variable, tuple(ops), tuple(sorted(engines)), tuple(events),
+            lcm(*(modulus for name, _, modulus in terms if name == variable)),
+            tuple(counts.items()), tuple(sorted({name for name, *_ in terms if name not in counts})),
+        )  # fmt: skip
+        return self.known.setdefault(lap, lap)
+
+    def _work(self, ops: list[Op], row: Row, ins: Instruction, times: int) -> None:
+        spent, engine, cores = self.cycles(ins), row.engine, 1
+        if self.crew.is_team:
+            engine, cores = self.crew.engine(row, ins), self.crew.number(self.crew.member(ins))
+        self.busy[engine] = self.busy.get(engine, 0) + spent * times * cores
+        if ops and ops[-1][0] == WORK and ops[-1][1] == engine:  # one after the other in one queue
+            spent += ops.pop()[2]
+        ops.append((WORK, engine, spent))
+
+    def _event(self, ins: Instruction) -> Event:
+        scalars = dict(ins.scalars)
+        src, dst, event = str(scalars["src"]), str(scalars["dst"]), scalars["event"]
+        late = self.late if self.crew.split(src)[0] != self.crew.split(dst)[0] else 0
+        if not isinstance(event, Affine):
+            return Event(src, dst, int(event), (), late)
+        return Event(src, dst, event.const, tuple((t.variable, t.step, t.modulus) for t in event.terms), late)
 
 
 @define(eq=False)
@@ -201,10 +218,11 @@ class Board:
                 flag = event.at(env) if event.terms else (event.src, event.dst, event.const)
                 times = pending.get(flag)
                 if kind == SET:
+                    seen = clocks.get(event.src, 0) + event.late
                     if times is None:
-                        pending[flag] = [clocks.get(event.src, 0)]
+                        pending[flag] = [seen]
                     else:
-                        times.append(clocks.get(event.src, 0))
+                        times.append(seen)
                 elif times:
                     since = times.pop(0)
                     if since > clocks.get(event.dst, 0):

@@ -16,6 +16,7 @@ from math import ceil, prod
 from attrs import define, evolve, field, frozen
 
 from dsf.hdl import Chip
+from dsf.isa.crew import CORE, PART, Crew, crew_of
 from dsf.isa.laws import pieces
 from dsf.isa.program import Instruction, Loop, Nest, Operand, Phase, Program
 from dsf.isa.table import Isa
@@ -27,11 +28,13 @@ Key = tuple[int, bool]  # a parameter, and whether it is read (else written)
 
 @frozen
 class Traffic:
-    """Bytes of one phase: through main memory's port, in and out of the cores, and those of one block of each nest."""
+    """Bytes of one phase: through main memory's port, in and out of the cores, those of one block of each nest, and how
+    many of all the cores' are read."""
 
     main: int
     cores: int
     blocks: tuple[int, ...]
+    reads: int
 
 
 @frozen(eq=False)
@@ -48,7 +51,8 @@ class Use:
     def footprint(self, counts: Mapping[str, int]) -> int:
         """Bytes of main memory that the use touches while the loops of *counts* run."""
         if self.indexed:
-            return min(self.nbytes * prod(counts.values()), _up(self.operand.reach, self.burst))
+            times = prod(count for name, count in counts.items() if name != CORE)
+            return min(self.nbytes * times, _up(self.operand.reach, self.burst))
         steps = [(t, _values(counts[t.variable], t.modulus)) for t in self.operand.offset.terms if t.variable in counts]
         places = {t.variable: n for t, n in steps if t.step}
         reach = self.operand.reach + sum(abs(t.step) * (n - 1) for t, n in steps)
@@ -95,16 +99,22 @@ class Level:
                 total[key] += nbytes * self.count
         return total
 
-    def issued(self) -> int:
-        """Bytes in and out of the cores while the loop runs."""
-        return self.count * (sum(use.nbytes for use in self.uses) + sum(loop.issued() for loop in self.loops))
+    def issued(self, reads: bool) -> int:
+        """Bytes into the cores, or out of them, while the loop runs."""
+        own = sum(use.nbytes for use in self.uses if use.key[1] is reads)
+        return self.count * (own + sum(loop.issued(reads) for loop in self.loops))
 
 
 def traffic(program: Program, isa: Isa, chip: Chip) -> list[Traffic]:
     """The traffic of every phase of *program*, in order."""
     cache, burst = sum(m.nbytes for m in chip.memories.values() if m.cache), chip.main_memory.burst
-    phases = [_levels(phase, isa, chip) for phase in program.phases]
-    touched = [_touched(levels) for levels in phases]
+    crews = [crew_of(chip, phase.core) for phase in program.phases]
+    both = list(zip(program.phases, crews, strict=True))
+    phases = [[_nest(nest, isa, chip, crew) for nest in phase.nests] for phase, crew in both]
+    touched = [
+        _touched(levels, min(crew.count, sum(nest.blocks for nest in phase.nests)))
+        for levels, (phase, crew) in zip(phases, both, strict=True)
+    ]
     whole: Counter[Key] = Counter()
     for counter in touched:
         for key, nbytes in counter.items():
@@ -116,9 +126,10 @@ def traffic(program: Program, isa: Isa, chip: Chip) -> list[Traffic]:
 
 
 def _traffic(main: int, levels: list[Level], phase: Phase) -> Traffic:
-    issued = [level.issued() for level in levels]
+    reads = [level.issued(True) for level in levels]
+    issued = [n + level.issued(False) for n, level in zip(reads, levels, strict=True)]
     blocks = tuple(nbytes // nest.blocks for nbytes, nest in zip(issued, phase.nests, strict=True))
-    return Traffic(main, sum(issued), blocks)
+    return Traffic(main, sum(issued), blocks, sum(reads))
 
 
 def _phase_bytes(levels: list[Level], touched: Counter[Key], cache: int) -> int:
@@ -143,12 +154,12 @@ def _once(program: Program, whole: Counter[Key], touched: list[Counter[Key]]) ->
         yield total
 
 
-def _touched(levels: Iterable[Level]) -> Counter[Key]:
-    """Distinct bytes of each parameter that a phase reads and writes."""
+def _touched(levels: Iterable[Level], cores: int) -> Counter[Key]:
+    """Distinct bytes of each parameter that a phase reads and writes on so many cores."""
     total, extent = Counter[Key](), dict[Key, tuple[int, int]]()
     for level in levels:
         for use, counts in level.each():
-            around = {**counts, level.variable: level.count}
+            around = {CORE: cores, **counts, level.variable: level.count}
             total[use.key] += use.footprint(around)
             low, high = use.operand.offset.extremes(around)
             first, last = extent.get(use.key, (low, 0))
@@ -156,27 +167,27 @@ def _touched(levels: Iterable[Level]) -> Counter[Key]:
     return Counter({key: min(n, extent[key][1] - extent[key][0]) for key, n in total.items()})
 
 
-def _levels(phase: Phase, isa: Isa, chip: Chip) -> list[Level]:
-    return [_nest(nest, isa, chip) for nest in phase.nests]
-
-
-def _nest(nest: Nest, isa: Isa, chip: Chip) -> Level:
+def _nest(nest: Nest, isa: Isa, chip: Chip, crew: Crew) -> Level:
     """The nest's variables as loops, the last one innermost."""
     outer = inner = Level("", 1)
     for variable, count in nest.variables:
         level = Level(variable, count)
         inner.loops.append(level)
         inner = level
-    _fill(inner, nest.body, isa, chip)
+    _fill(inner, nest.body, isa, chip, crew)
     return outer
 
 
-def _fill(level: Level, body: tuple[Instruction | Loop, ...], isa: Isa, chip: Chip) -> None:
+def _fill(level: Level, body: tuple[Instruction | Loop, ...], isa: Isa, chip: Chip, crew: Crew) -> None:
+    """What *body* touches; an instruction of several cores of a team is a loop over them."""
     for item in body:
         if isinstance(item, Loop):
             inner = Level(item.variable, item.count)
-            _fill(inner, item.body, isa, chip)
+            _fill(inner, item.body, isa, chip, crew)
             level.loops.append(inner)
+        elif crew.is_team and (number := crew.number(crew.member(item))) > 1:
+            if uses := [*_uses(item, isa, chip)]:
+                level.loops.append(Level(PART, number, uses))
         else:
             level.uses += _uses(item, isa, chip)
 

@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from dsf.models.ask import Answer, ask
 from dsf.models.load import Loaded, load
-from dsf.models.shelf import SHELF, Source, find, locate
+from dsf.models.shelf import ENCODERS, SHELF, Source, find, locate
 
-__all__ = ["SHELF", "Answer", "Loaded", "Source", "ask", "find", "load", "locate"]
+__all__ = ["ENCODERS", "SHELF", "Answer", "Loaded", "Source", "ask", "find", "load", "locate"]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from dsf.pipeline import Session
     from dsf.reports import Report
 
-__all__ = ["Answer", "ask"]
+__all__ = ["Answer", "ask", "floating"]
 
 FS_PER_SECOND = 10**15
 
@@ -106,7 +106,7 @@ def ask(
     )
     try:
         wall = _Laps()
-        loaded = load(source, _dtype(dtype or session.chip.numerics.preferred), watch)
+        loaded = load(source, floating(dtype or session.chip.numerics.preferred), watch)
         wall.lap("load")
         move(loaded.model, session.chip.device, watch)
         wall.lap("upload")
@@ -135,7 +135,7 @@ def _unsaid(text: str) -> None:
     """What is said without values means nothing."""
 
 
-def _dtype(name: str) -> torch.dtype:
+def floating(name: str) -> torch.dtype:
     import torch
 
     dtype = getattr(torch, name, None)

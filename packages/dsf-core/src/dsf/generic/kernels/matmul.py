@@ -5,14 +5,17 @@ main -inbound-> scratch -matrix-> accumulator -outbound-> main (rounded on the w
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from functools import partial
+from itertools import product as product_of
 
 from attrs import frozen
 
 from dsf import errors
+from dsf.intent.ir import Intent
 from dsf.isa import Affine, Builder, Operand, Program
 from dsf.isa.program import affine, torch_dtype
+from dsf.kernels import contraction
 from dsf.kernels.contraction import (
     LIMITS,
     LINEAR_LIMITS,
@@ -20,17 +23,20 @@ from dsf.kernels.contraction import (
     Product,
     Side,
     Tile,
+    batch_product,
     batch_reference,
     emit_batch,
     emit_linear,
+    linear_product,
     linear_reference,
-    tiles,
 )  # fmt: skip
-from dsf.kernels.kernel import Kernel
+from dsf.kernels.kernel import AS_IT_IS, Kernel, Variant
 from dsf.kernels.target import Target
+from dsf.kernels.tiling import HEIGHTS, WIDTHS, best_tile
 
 __all__ = ["KERNELS", "emit_product"]
 
+FLAT = (32, 16)  # rows of the tiles for an accumulator that has no room for more
 BLOCK = 16  # elements: whole bursts of every 16-bit or wider format
 
 
@@ -76,64 +82,74 @@ class Names:
         )  # fmt: skip
 
 
-def emit_product(b: Builder, target: Target, product: Product) -> None:
-    """Emit one phase that computes *product* in the tiling that the timing plane finishes first. A bias starts in the
-    accumulator, which some instruction must reach from main memory."""
+def emit_product(b: Builder, target: Target, product: Product, tile: Variant = AS_IT_IS) -> None:
+    """Emit one phase that computes *product* in *tile*, or the best one. A bias starts in the accumulator, which some
+    instruction must reach from main memory."""
     if product.bias is not None:
         target.row("load.acc")
-    emit_tiled(b, Names.of(target, product.a.dtype), product, best_tiling(target, product))
+    names = Names.of(target, product.a.dtype)
+    emit_tiled(b, names, product, best_tiling(target, names, product, tile))
 
 
-def best_tiling(target: Target, product: Product) -> Tiling:
-    """The tiling that the timing plane finishes first for products like *product*, of all that fit."""
-    asked = product.typical()
-    known = target.memory.get(asked)
-    if known is None:
-        names = Names.of(target, product.a.dtype)
-        candidates = list(tilings(target, names, asked))
-        if not candidates:
-            raise errors.KernelError(
-                "DSF-K003", f"{target.isa.name}: no tile of a product of {asked} fits {names.scratch} and {names.acc}"
-            )
-        quickest = target.timing.quickest([_alone(target, names, asked, tiling) for tiling in candidates])
-        known = target.memory[asked] = candidates[quickest]
-    return Tiling(min(known.m, product.m), min(known.n, product.n), min(known.k, _up(product.k)))
+def best_tiling(target: Target, names: Names, product: Product, tile: Variant = AS_IT_IS) -> Tiling:
+    """The tiling with *tile*; if none is named, with the best for products like *product*."""
+    if not tile:
+        tile = best_tile(target, product, partial(tiles, target, names), partial(_alone, target, names))
+    tiling = tiling_of(target, names, product, tile)
+    if tiling is None:
+        raise errors.KernelError(
+            "DSF-K003", f"{target.isa.name}: no tile of a product of {product} fits {names.scratch} and {names.acc}"
+        )
+    return tiling
 
 
 def _up(size: int) -> int:
     return -(-size // BLOCK) * BLOCK
 
 
-def tilings(target: Target, names: Names, product: Product) -> Iterator[Tiling]:
-    """Result tiles that the accumulator takes, with the deepest slabs of which two fit the scratch memory; flat tiles
-    where none of the usual height does."""
-    found = list(_tilings(target, names, product, (128, 64, 256)))
-    yield from found or _tilings(target, names, product, (32, 16))
-
-
-def _tilings(target: Target, names: Names, product: Product, heights: tuple[int, ...]) -> Iterator[Tiling]:
+def tiling_of(target: Target, names: Names, product: Product, tile: Variant) -> Tiling | None:
+    """*tile* cut to *product*, with the deepest slabs of which two fit the scratch memory; None if it is too large."""
     memories, item = target.chip.memories, torch_dtype(product.a.dtype).itemsize
-    for m in dict.fromkeys(min(size, product.m) for size in heights):
-        for n in dict.fromkeys(min(size, product.n) for size in (128, 256, 64, 32, 16)):
-            deepest = memories[names.scratch].nbytes // 2 // ((_up(m) + _up(n)) * item) // BLOCK * BLOCK
-            depth = min(deepest, 512, _up(product.k))
-            if _up(m) * _up(n) * 4 <= memories[names.acc].nbytes and depth >= BLOCK:
-                yield Tiling(m, n, depth)
+    m, n = min(int(tile[0]), product.m), min(int(tile[1]), product.n)
+    deepest = memories[names.scratch].nbytes // 2 // ((_up(m) + _up(n)) * item) // BLOCK * BLOCK
+    depth = min(deepest, 512, _up(product.k))
+    return Tiling(m, n, depth) if _up(m) * _up(n) * 4 <= memories[names.acc].nbytes and depth >= BLOCK else None
 
 
-def _alone(target: Target, names: Names, product: Product, tiling: Tiling) -> Program:
+def tiles(target: Target, names: Names, product: Product) -> tuple[Variant, ...]:
+    """The tiles worth timing, rows and columns: those that fit; flat ones where none of the usual height does."""
+    for heights in (HEIGHTS, FLAT):
+        found: dict[Tiling, Variant] = {}
+        for tile in product_of(heights, WIDTHS):
+            tiling = tiling_of(target, names, product, tile)
+            if tiling is not None:
+                found.setdefault(tiling, tile)
+        if found:
+            return tuple(found.values())
+    raise errors.KernelError(
+        "DSF-K003", f"{target.isa.name}: no tile of a product of {product} fits {names.scratch} and {names.acc}"
+    )
+
+
+def variants(product: Callable[[Intent], Product], target: Target, intent: Intent) -> tuple[Variant, ...]:
+    """The tiles of a kernel that is nothing but the *product* of its intent."""
+    wanted = product(intent)
+    return tiles(target, Names.of(target, wanted.a.dtype), wanted)
+
+
+def _alone(target: Target, names: Names, product: Product, tile: Variant) -> Program:
     """The program of the product alone; it is only timed."""
     b = target.builder("tiling")
     extents = product.extents()
     for param in range(1 + max(extents)):
         b.param(f"p{param}", "inout", extents.get(param, 0))
-    emit_tiled(b, names, product, tiling)
+    emit_tiled(b, names, product, best_tiling(target, names, product, tile))
     return b.sketch()
 
 
 def emit_tiled(b: Builder, names: Names, product: Product, tiling: Tiling) -> None:
     """One phase: a nest for the inner tiles and one for each ragged edge."""
-    for tile in tiles(b, names.core, product, tiling.m, tiling.n):
+    for tile in contraction.tiles(b, names.core, product, tiling.m, tiling.n):
         _Block(b, names, product, tiling, tile).emit()
 
 
@@ -202,7 +218,7 @@ class _Block:
 
 KERNELS = (
     Kernel("generic.matmul", "linear", "generic", partial(emit_linear, emit_product, "generic.matmul"),
-           linear_reference, LINEAR_LIMITS, ROUNDING, "derived from the HDL"),
+           linear_reference, LINEAR_LIMITS, ROUNDING, "derived from the HDL", partial(variants, linear_product)),
     Kernel("generic.batch_matmul", "matmul", "generic", partial(emit_batch, emit_product, "generic.batch_matmul"),
-           batch_reference, LIMITS, ROUNDING, "derived from the HDL"),
+           batch_reference, LIMITS, ROUNDING, "derived from the HDL", partial(variants, batch_product)),
 )  # fmt: skip

@@ -11,13 +11,19 @@ from dsf.intent.operators.contraction import attention, attention_operands, stor
 from dsf.intent.operators.rows import Row, aliases_safely, build, first_result_only, opaque
 from dsf.intent.pointwise import POINTWISE, Operands
 
-__all__ = ["OPERATORS", "aliases_safely", "attention", "attention_operands", "build", "opaque", "single", "stored"]
+__all__ = [
+    "DECLARED", "OPERATORS", "aliases_safely", "attention", "attention_operands", "build", "opaque", "single", "stored",
+]  # fmt: skip
+
+DECLARED = "dsf."  # the namespace of operations that a user declared to mean the kind whose name follows
 
 
 def single(graph: Graph, node: Node) -> Intent:
     """What one operation wants, by its row; opaque if it has none or the row declines."""
     if node.writes and all(region.numel == 0 for region in node.writes):
         return build("nothing", node, (), *node.writes)
+    if node.op.target.startswith(DECLARED):
+        return build(node.op.target.removeprefix(DECLARED), node, node.args, *node.outs, **node.kwargs)
     row = OPERATORS.get(node.name) or _out_variant(node)
     intent = row(graph, node) if row else None
     if intent is None or any(r.numel == 0 for r in intent.inputs) or not aliases_safely(intent):
