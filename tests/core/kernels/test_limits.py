@@ -179,8 +179,8 @@ BREAKING = {
     ("add_rms_norm", "there is a weight"): lambda b: b.intent(
         "add_rms_norm", [half(2, 4), half(2, 4)], [b.out((2, 4), torch.float16), b.out((2, 4), torch.float16)],
         compute=torch.float32, eps=0.0, has_weight=False, weight_after_cast=True),
-    ("rotary", "every step is rounded to x's format"): lambda b: b.intent(
-        "rotary", [half(2, 4), half(2, 4), half(2, 4)], [b.out((2, 4), torch.float16)], compute=torch.float32,
+    ("rotary", "every step is rounded to x's format, which is that of all, or to fp32"): lambda b: b.intent(
+        "rotary", [half(2, 4), half(2, 4), half(2, 4)], [b.out((2, 4), torch.float16)], compute=torch.float64,
         style="half"),
     ("rotary", NUMBERS): lambda b: rotary(b, 4, torch.int32),
     ("rotary", "the head dimension is even"): lambda b: rotary(b, 5),
