@@ -84,7 +84,8 @@ SAMPLES: dict[str, tuple[str, Callable[..., Any], tuple[Any, ...]]] = {
     "scaled product of bytes": (
         "scaled_linear", lambda a, w, r, c: torch._int_mm(a, w).float() * r * c,
         (torch.ones(20, 8, dtype=torch.int8), BYTES, x(20, 1), x(8))),
-    "linear of quantised weights": ("quant_linear", lambda a, w, s: F.linear(a, w.float() * s), (x(3, 8), BYTES, x(8, 1))),
+    "linear of quantised weights": (
+        "quant_linear", lambda a, w, s: F.linear(a, w.float() * s), (x(3, 8), BYTES, x(8, 1))),
     "quantised": (
         "quantise", lambda a, s: torch.clamp(torch.round(a / s), -128, 127).to(torch.int8), (x(3, 8), x(3, 1))),
 }  # fmt: skip
