@@ -173,17 +173,6 @@ BREAKING = {
         has_weight=False, has_bias=False),
     ("gated_activation", NUMBERS): lambda b: b.intent(
         "gated_activation", [half(4).int(), half(4).int()], [b.out((4,), torch.int32)], act="relu"),
-    ("rms_norm", "there is a weight"): lambda b: b.intent(
-        "rms_norm", [half(2, 4)], [b.out((2, 4), torch.float16)], compute=torch.float32, eps=0.0, has_weight=False,
-        weight_after_cast=True),
-    ("add_rms_norm", "there is a weight"): lambda b: b.intent(
-        "add_rms_norm", [half(2, 4), half(2, 4)], [b.out((2, 4), torch.float16), b.out((2, 4), torch.float16)],
-        compute=torch.float32, eps=0.0, has_weight=False, weight_after_cast=True),
-    ("rotary", "every step is rounded to x's format"): lambda b: b.intent(
-        "rotary", [half(2, 4), half(2, 4), half(2, 4)], [b.out((2, 4), torch.float16)], compute=torch.float32,
-        style="half"),
-    ("rotary", NUMBERS): lambda b: rotary(b, 4, torch.int32),
-    ("rotary", "the head dimension is even"): lambda b: rotary(b, 5),
     ("rotary", "every step is wanted in fp32 at most"): lambda b: rotary(b, 4, compute=torch.float64),
     ("softmax", NUMBERS): lambda b: b.intent(
         "softmax", [half(4).int()], [b.out((4,), torch.float32)], dim=0, log=False),

@@ -632,6 +632,22 @@ def test_interleaved_rotary_turns_neighbours(bench, shape, dtype):
     means_it(bench.oracle("rotary", [x, cos, sin], [bench.out(shape, dtype)], style="interleaved"))
 
 
+@formats
+@pytest.mark.parametrize("style", ["half", "interleaved", "gathered"])
+@pytest.mark.parametrize("shared", [False, True])
+def test_rotary_of_every_style_may_share_the_cosine_of_a_pair(bench, style, shared, dtype):
+    shape = (2, 4, 5, 16)
+    x, cos, sin = (torch.randn(*shape[:3], width).to(dtype) for width in (16, *[8 if shared else 16] * 2))
+    means_it(bench.oracle("rotary", [x, cos, sin], [bench.out(shape, dtype)], style=style))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_rotary_in_single_precision_is_rounded_once(bench, dtype):
+    x, cos, sin = torch.randn(2, 5, 16).to(dtype), torch.randn(2, 5, 16), torch.randn(2, 5, 16)
+    out = [bench.out(x.shape, dtype)]
+    means_it(bench.oracle("rotary", [x, cos, sin], out, style="half", compute=torch.float32))
+
+
 LONG = 300_001  # numbers of a row that no vector memory holds
 
 
