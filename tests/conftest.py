@@ -165,7 +165,7 @@ class Bench:
         exact: bool = False,
         **attrs: Any,
     ) -> Run:
-        """Execute the intent's program, by *kernel* or by who is chosen. A tuple is a pool's attribute of that name."""
+        """Execute the intent's program, by *kernel* or by who is chosen. A tuple is what a pool's attribute is."""
         if isinstance(kernel, tuple):
             attrs["kernel"], kernel = kernel, None
         intent = self.intent(kind, inputs, outputs, **attrs)

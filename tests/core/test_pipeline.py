@@ -388,8 +388,8 @@ def test_executed_programs_agree_with_their_references(enabled: Maker, decoder: 
 
 
 def test_every_fidelity_states_the_same_times_and_launches(enabled: Maker, decoder: Maker) -> None:
-    """Per layer two norms, q, k, v, o, two rotations, attention, gate, up, their product, down and two sums; beside the
-    layers the embedding, a norm and the head."""
+    """Per layer a norm, q, k, v, o, two rotations, attention, a sum with its norm, gate, up, their product, down and a
+    sum; beside the layers the embedding, a norm and the head."""
     reports = {}
     for fidelity in ("isa", "operator", "timing"):
         session = enabled(fidelity=fidelity)

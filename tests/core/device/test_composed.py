@@ -69,6 +69,9 @@ CASES: dict[str, tuple[str, Callable[[Tensor], Any]]] = {
         "embedding_dense_backward",
         lambda x: (aten.embedding_dense_backward(x, at(x, torch.tensor([1, 3, 1, 0, 3])), 4, -1, False),
                    aten.embedding_dense_backward(x, at(x, torch.tensor([1, 3, 1, 0, 3])), 4, 3, False))),
+    "a product and a sum": (
+        "baddbmm", lambda x: (torch.baddbmm(x[:, :5], x[None, :, :4], x[None, :4, :5], beta=0.5, alpha=0.25),
+                              x[:, :1].baddbmm(x[None], x[None].mT))),
     "lower triangle": ("tril", lambda x: (x.tril(), x.tril(2), x.tril(-1))),
     "upper triangle": ("triu", lambda x: (x.triu(), x.triu(2), x.triu(-1))),
     "flipped": ("flip", lambda x: (x.flip(0), x.flip((0, 1)))),

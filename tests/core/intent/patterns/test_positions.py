@@ -30,6 +30,11 @@ def wide(a: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return ((b * cos) + (rotate_half(b) * sin)).to(a.dtype)
 
 
+def widened(a: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """transformers OLMo apply_rotary_pos_emb: the cosines are float32, what is rotated is not."""
+    return ((a * cos) + (rotate_half(a) * sin)).to(a.dtype)
+
+
 def by_halves(a: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """transformers gpt-oss _apply_rotary_emb."""
     first, second = a.chunk(2, -1)
@@ -51,8 +56,9 @@ def test_neighbours_are_the_interleaved_style(record, dtype):
 
 
 @pytest.mark.parametrize("dtype", [f16, bf16])
-def test_a_rotation_in_float32_is_rounded_once(record, dtype):
-    recording = record(wide, x(5, 3, 8, dtype=dtype), x(5, 1, 8), x(5, 1, 8))
+@pytest.mark.parametrize("function", [wide, widened])
+def test_a_rotation_in_float32_is_rounded_once(record, dtype, function):
+    recording = record(function, x(5, 3, 8, dtype=dtype), x(5, 1, 8), x(5, 1, 8))
     assert recording.kinds() == ["rotary"]
     intent = recording.only("rotary")
     assert (intent.attr("compute"), intent.inputs[0].dtype, intent.attr("style")) == (f32, dtype, "half")

@@ -78,6 +78,16 @@ def _nll_loss_backward(
     return torch.zeros_like(x).scatter(1, torch.where(counts, target, 0).unsqueeze(1), source.unsqueeze(1))
 
 
+# Products
+
+
+def _product_and_sum(x: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Any:
+    """beta * x + (alpha * a) @ b: scaled before, so that no sum of 16-bit scores overflows."""
+    if beta == 0 or not a.is_floating_point():
+        return NotImplemented
+    return torch.bmm(a if alpha == 1 else a * alpha, b) + (x if beta == 1 else x * beta)
+
+
 # Norms, deviations
 
 
@@ -224,6 +234,6 @@ COMPOSED: dict[str, Kernel] = {
     "var_mean.correction": _var_mean, "linalg_vector_norm": _vector_norm,
     "constant_pad_nd": _pad, "slice_backward": _slice_backward,
     "select_backward": _select_backward, "embedding_dense_backward": _embedding_backward,
-    "tril": _triangle(True), "triu": _triangle(False), "flip": _flip,
+    "baddbmm": _product_and_sum, "tril": _triangle(True), "triu": _triangle(False), "flip": _flip,
 }  # fmt: skip
 """By operation. Each is below autograd: torch's own formula for its gradient stays."""

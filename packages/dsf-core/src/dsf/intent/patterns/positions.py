@@ -24,28 +24,30 @@ def every_other(region: Region, start: int) -> Region:
 def rotary(m: Match) -> Intent:
     """x * cos + rotate(x) * sin: halves [Llama apply_rotary_pos_emb] or neighbours [GPT-J apply_rotary_pos_emb]."""
     x, cos, sin, style = _rotation(m, m.anchor)
-    require(x.dtype == m.anchor.out.dtype)
+    require(x.dtype == cos.dtype == sin.dtype == m.anchor.out.dtype)
     return build("rotary", m.anchor, (x, cos, sin), style=style)
 
 
 def rotary_wide(m: Match) -> Intent:
-    """The same in float32, rounded once [Qwen2-VL apply_rotary_pos_emb_vision]."""
+    """The same in float32, rounded once: x widened by a cast [Qwen2-VL apply_rotary_pos_emb_vision], or by the product
+    with a wide cosine [OLMo apply_rotary_pos_emb]."""
     total = m.made_by(cast_source(m.anchor), "add.Tensor")
     x, cos, sin, style = _rotation(m, total)
-    compute = x.dtype
-    x = cast_source(m.made_by(x, "_to_copy.default"))
+    compute = total.out.dtype
+    require(cos.dtype == sin.dtype == compute)
+    if x.dtype == compute:
+        x = cast_source(m.made_by(x, "_to_copy.default"))
     require(x.dtype == m.anchor.out.dtype and torch.promote_types(x.dtype, compute) == compute != x.dtype)
     return build("rotary", m.anchor, (x, cos, sin), style=style, compute=compute)
 
 
 def _rotation(m: Match, total: Node) -> tuple[Region, Region, Region, str]:
-    """x, cos, sin and style of an addition; all of one dtype and of x's shape."""
+    """x, cos, sin and style of an addition; all of x's shape."""
     plain, turned = m.operands(total, "mul.Tensor")
     rotated, sin = m.operands(m.made_by(turned, "mul.Tensor"), "cat.default", "stack.default")
     x, cos = m.operands(m.made_by(plain, "mul.Tensor"))
     joined = m.made_as(rotated, "cat.default", "stack.default")
     require(len(joined.args[0]) == 2 and x.shape == rotated.shape == total.out.shape and x.shape[-1] % 2 == 0)
-    require(x.dtype == cos.dtype == sin.dtype)
     negative, first = joined.args[0]
     if joined.name == "stack.default":
         negative, first = unsqueeze(negative, -1), unsqueeze(first, -1)
