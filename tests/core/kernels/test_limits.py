@@ -173,6 +173,8 @@ BREAKING = {
         has_weight=False, has_bias=False),
     ("gated_activation", NUMBERS): lambda b: b.intent(
         "gated_activation", [half(4).int(), half(4).int()], [b.out((4,), torch.int32)], act="relu"),
+    ("rotary", NUMBERS): lambda b: rotary(b, 4, torch.int32),
+    ("rotary", "the head dimension is even"): lambda b: rotary(b, 5),
     ("rotary", "every step is wanted in fp32 at most"): lambda b: rotary(b, 4, compute=torch.float64),
     ("softmax", NUMBERS): lambda b: b.intent(
         "softmax", [half(4).int()], [b.out((4,), torch.float32)], dim=0, log=False),
