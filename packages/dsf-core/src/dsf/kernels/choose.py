@@ -237,9 +237,12 @@ class _Search:
     target: Target
     intent: Intent
     refused: list[tuple[str, str]] = field(factory=list)
+    offers: tuple[str, ...] = ()
 
     def admitted(self, kernels: Iterable[Kernel]) -> dict[str, Kernel]:
         """The kernels whose limits hold, by name."""
+        kernels = tuple(kernels)
+        self.offers = tuple(kernel.name for kernel in kernels)
         open_to: dict[str, Kernel] = {}
         for kernel in kernels:
             why = kernel.refusal(self.target.chip, self.intent)
@@ -291,9 +294,10 @@ class _Search:
             return None
 
     def _refusals(self, served: Iterable[str] = ()) -> tuple[tuple[str, str], ...]:
-        """Who cannot serve the intent and why, without those of whose variants some can."""
+        """Who cannot serve the intent and why, in the order of offers, without those of whose variants some can."""
         able = set(served)
-        return tuple(dict.fromkeys(pair for pair in self.refused if pair[0] not in able))
+        told = dict.fromkeys(pair for pair in self.refused if pair[0] not in able)
+        return tuple(sorted(told, key=lambda pair: self.offers.index(pair[0])))
 
     def _refuse(self, name: str, error: errors.KernelError) -> None:
         self.refused.append((name, error.sentence))
