@@ -12,6 +12,7 @@ from attrs import evolve
 from dsf import device, errors
 from dsf.hdl import Chip
 from dsf.isa import Isa
+from dsf.kernels.tree import Trees
 from dsf.pipeline import Session
 from dsf.plugins import View, registry
 
@@ -24,9 +25,11 @@ def with_isa(view: View, isa: Isa) -> View:
 
 
 @contextmanager
-def attached(chip: Chip | View, fidelity: str = "timing", **options: Any) -> Iterator[Session]:
-    """A session on *chip* as this process's `npu`."""
+def attached(chip: Chip | View, fidelity: str = "timing", trees: bool = False, **options: Any) -> Iterator[Session]:
+    """A session on *chip* as this process's `npu`, choosing by predicted time, or by what was learned with *trees*."""
     session = Session(chip if isinstance(chip, View) else registry().view(chip), fidelity, **options)
+    if not trees:  # of any other description a tree decides nothing, which would pass for that description's doing
+        session.target.trees = Trees()
     device.attach(session)
     try:
         yield session
@@ -37,11 +40,14 @@ def attached(chip: Chip | View, fidelity: str = "timing", **options: Any) -> Ite
 
 
 def report_of(session: Session) -> dict[str, Any]:
-    """The report as plain data, without what it only repeats: the sizes of memories and the room's temperature."""
+    """The report as plain data, without what it only repeats (the sizes of memories, the room's temperature), and no
+    reasons, which say of any other description that the trees were learned for this one."""
     device.flush()
     report: dict[str, Any] = session.report().to_json()
     for row in report["memory"]:
         del row["mebibytes"]
+    for row in report["kernels"]:
+        del row["reason"]
     if report["heat"] is not None:
         del report["heat"]["ambient_celsius"]
     return report

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from attrs import frozen
 from tests.sensitivity.bench import attached, report_of, said
-from tests.sensitivity.samples import cycles_of, samples_of
+from tests.sensitivity.samples import ahead_of, cycles_of, order_of, samples_of
 from torch.nn import functional as F
 
 from dsf import device, errors, hdl
@@ -63,8 +63,8 @@ def _products() -> None:
 
 
 def _attention() -> None:
-    """Prefill and decode with grouped heads."""
-    for queries, keys in ((200, 200), (1, 300)):
+    """Prefill of even and odd length and decode, with grouped heads."""
+    for queries, keys in ((200, 200), (557, 557), (1, 300)):
         q, k, v = _empty(1, 8, queries, 64), _empty(1, 2, keys, 64), _empty(1, 2, keys, 64)
         F.scaled_dot_product_attention(q, k, v, is_causal=queries > 1, enable_gqa=True)
 
@@ -219,6 +219,7 @@ def _results(chip: Chip) -> Any:
 PROBES = (
     Probe("instructions", lambda chip: cycles_of(chip, samples_of(hdl.load(chip.name))),
           ("/engines", "/paths", "/limits", "/sync", "/memories")),
+    Probe("flags ahead", lambda chip: order_of(chip, ahead_of(hdl.load(chip.name))), ("/sync", "/teams")),
     *(Probe(work.__name__.strip("_"), _worked(work), about) for work, about in WORKS.items()),
     Probe("formats", _computed, ("/numerics",)),
     Probe("results", _results, ("/numerics",)),

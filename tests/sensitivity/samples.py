@@ -11,14 +11,16 @@ from tests.core.isa.test_semantics import Case, cases
 from tests.sensitivity.bench import said
 
 from dsf.hdl import Chip
-from dsf.isa import Affine, Instruction, Isa, Nest, Operand, Param, Phase, Program, Row
+from dsf.isa import Affine, Builder, Instruction, Isa, Nest, Operand, Param, Phase, Program, Row
+from dsf.isa.crew import crew_of
 from dsf.isa.program import contiguous
 from dsf.isa.verify import verify
 from dsf.kernels.target import Target
+from dsf.machine.ordering import check
 from dsf.machine.timing import Timing
 from dsf.plugins import registry
 
-__all__ = ["cycles_of", "samples_of"]
+__all__ = ["ahead_of", "cycles_of", "order_of", "samples_of"]
 
 SIZES = ((7, 33), (8, 32), (16, 64), (32, 32), (16, 16), (1, 16), (2, 96), (64, 64))
 ROOM = 1 << 24  # bytes of each operand's own parameter, where it is in main memory
@@ -40,6 +42,36 @@ def cycles_of(chip: Chip, programs: tuple[Program, ...]) -> Any:
     isa = registry().view(chip).isa()
     timing = Timing(chip, isa)
     return [said(lambda program=program: _cycles(program, isa, timing)) for program in programs]
+
+
+@cache
+def ahead_of(chip: Chip) -> tuple[Program, ...]:
+    """For every team, a flag from core to core with the last id, set as often ahead as *chip* counts."""
+    isa = registry().view(chip).isa()
+    return tuple(_ahead(Builder("ahead", isa, chip), team) for team in chip.teams)
+
+
+def _ahead(b: Builder, team: str) -> Program:
+    first, second, *_ = (kind for kind, _ in crew_of(b.chip, team).members)
+    src, dst = (f"{kind}.{b.chip.per_core(kind)[0].name}" for kind in (first, second))
+    sync = b.chip.sync
+    with b.phase(team), b.nest(i=1):
+        for _ in range(sync.cross_core_counter_max):
+            b.set_flag(src, dst, sync.cross_core_flag_ids - 1)
+        for _ in range(sync.cross_core_counter_max):
+            b.wait_flag(src, dst, sync.cross_core_flag_ids - 1)
+    return b.build()
+
+
+def order_of(chip: Chip, programs: tuple[Program, ...]) -> Any:
+    """Whether each program is well ordered on *chip*, and which rule it breaks if not."""
+    isa = registry().view(chip).isa()
+    return [said(lambda program=program: _ordered(program, isa, chip)) for program in programs]
+
+
+def _ordered(program: Program, isa: Isa, chip: Chip) -> None:
+    verify(program, isa, chip)
+    check(program, isa, chip)
 
 
 def _cycles(program: Program, isa: Isa, timing: Timing) -> list[int]:

@@ -201,7 +201,7 @@ def test_strict_layouts_leave_it_to_others(ascend):
     q, k, v = operands(shape, torch.float16)
     intent = ascend.intent("attention", [q, k, v], [ascend.out(q.shape, q.dtype)], **attrs(shape))
     ascend.target.strict_layouts = True
-    with pytest.raises(errors.KernelError, match=r"^DSF-K030: strict layouts: fused attention lays its tiles out as"):
+    with pytest.raises(errors.KernelError, match=r"^DSF-K024: strict layouts: fused attention lays its tiles out as"):
         emit(ascend.target, intent)
 
 

@@ -32,7 +32,7 @@ def test_the_librarys_names_are_canns(ascend):
         "SwiGlu": "gated_activation", "ApplyRotaryPosEmb": "rotary", "Softmax": "softmax", "Embedding": "embedding",
         "Cat": "concat", "Reduce": "reduce", "ArgMax": "arg_reduce", "Cumsum": "cumsum", "AscendQuant": "quantise",
         "GatherV2": "index", "Gather": "gather", "Scatter": "scatter", "IndexPutImpl": "index_put",
-        "ScatterUpdate": "kv_append", "Sort": "sort", "Topk": "top_k", "Sort.scalar": "sort",
+        "ScatterUpdate": "kv_append", "Sort": "sort", "Topk": "top_k", "Sort.scalar": "sort", "Sort.digits": "sort",
         "Topk.scalar": "top_k", "Convolution": "convolution", "Pooling": "pool", "Histc": "histogram",
     }  # fmt: skip
 

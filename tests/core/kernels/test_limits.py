@@ -41,9 +41,9 @@ def rms_norm(bench, dtype=torch.float16, compute=torch.float32):
     )
 
 
-def rotary(bench, width, dtype=torch.float16):
+def rotary(bench, width, dtype=torch.float16, **attrs):
     x = torch.randn(2, width).to(dtype)
-    return bench.intent("rotary", [x, x, x], [bench.out((2, width), dtype)], style="half")
+    return bench.intent("rotary", [x, x, x], [bench.out((2, width), dtype)], style="half", **attrs)
 
 
 BY_INDEX = ("index", "gather", "scatter", "index_put", "kv_append")
@@ -173,17 +173,9 @@ BREAKING = {
         has_weight=False, has_bias=False),
     ("gated_activation", NUMBERS): lambda b: b.intent(
         "gated_activation", [half(4).int(), half(4).int()], [b.out((4,), torch.int32)], act="relu"),
-    ("rms_norm", "there is a weight"): lambda b: b.intent(
-        "rms_norm", [half(2, 4)], [b.out((2, 4), torch.float16)], compute=torch.float32, eps=0.0, has_weight=False,
-        weight_after_cast=True),
-    ("add_rms_norm", "there is a weight"): lambda b: b.intent(
-        "add_rms_norm", [half(2, 4), half(2, 4)], [b.out((2, 4), torch.float16), b.out((2, 4), torch.float16)],
-        compute=torch.float32, eps=0.0, has_weight=False, weight_after_cast=True),
-    ("rotary", "every step is rounded to x's format, which is that of all, or to fp32"): lambda b: b.intent(
-        "rotary", [half(2, 4), half(2, 4), half(2, 4)], [b.out((2, 4), torch.float16)], compute=torch.float64,
-        style="half"),
     ("rotary", NUMBERS): lambda b: rotary(b, 4, torch.int32),
     ("rotary", "the head dimension is even"): lambda b: rotary(b, 5),
+    ("rotary", "every step is wanted in fp32 at most"): lambda b: rotary(b, 4, compute=torch.float64),
     ("softmax", NUMBERS): lambda b: b.intent(
         "softmax", [half(4).int()], [b.out((4,), torch.float32)], dim=0, log=False),
     **{(kind, INDEXED): lambda b, kind=kind: by_index(b, kind, torch.int16) for kind in BY_INDEX},
@@ -231,6 +223,8 @@ BREAKING = {
     ("quant_linear", LYING): lambda b: quantised(b, half(4, 8)[::2, ::2], bytes_(3, 2).byte()),
     ("quant_linear", APART): lambda b: quantised(b, far(3, 4), bytes_(3, 2).byte()),
     ("sort", "scores are fp16, bf16 or fp32"): lambda b: in_order(b, half(4).int(), "sort"),
+    ("digits", "numbers are int32 or int64"): lambda b: in_order(b, half(4), "sort"),
+    ("digits", "a single row of more than 256 numbers is sorted"): lambda b: in_order(b, half(4).int(), "sort"),
     ("sort", "the largest come first"): lambda b: in_order(b, half(4), "sort"),
     ("top_k", "scores are fp16, bf16 or fp32"): lambda b: in_order(b, half(4).int(), "top_k"),
     ("top_k", "the largest come first"): lambda b: in_order(b, half(4), "top_k"),
@@ -257,12 +251,13 @@ ALONE = {"FlashAttentionScore", "MlaAttention", "PagedAttention", "generic.laten
 
 ROLES = {
     "FusedMatmul": "fused linear", "generic.fused_matmul": "fused linear",
+    "Sort.digits": "digits",
     "MatmulInt8": "whole linear", "generic.int8_matmul": "whole linear",
 }  # fmt: skip
 """Kernels of a kind that another kernel serves otherwise."""
 
 
-VENDORS = ("sort", "top_k")
+VENDORS = ("sort", "digits", "top_k")
 """What generic serves without a limit."""
 
 

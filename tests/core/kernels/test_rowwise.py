@@ -693,3 +693,24 @@ def test_the_running_sum_of_a_row_that_no_memory_holds(bench, n, dtype):
     x = torch.randint(-2, 3, (2, n)).to(dtype)
     out = bench.out(x.shape, torch.int64 if dtype == torch.bool else dtype)
     means_it(bench.run("cumsum", [x], [out], dim=1))
+
+
+@formats
+@pytest.mark.parametrize("style", ["half", "interleaved", "gathered"])
+@pytest.mark.parametrize("compute", [None, torch.float32], ids=str)
+@pytest.mark.parametrize("shared", [False, True])
+def test_rotary_of_every_style_is_its_meaning(bench, shared, compute, style, dtype):
+    """As DeepSeek has it: neighbours become halves; one cosine for a pair; in float32."""
+    x, width = torch.randn(2, 4, 5, 16).to(dtype), 8 if shared else 16
+    cos, sin = (torch.randn(5, width).to(compute or dtype).expand(2, 4, 5, width) for _ in range(2))
+    attrs = {"style": style} if compute is None else {"style": style, "compute": compute}
+    means_it(bench.oracle("rotary", [x, cos, sin], [bench.out(x.shape, dtype)], **attrs))
+
+
+@formats
+@pytest.mark.parametrize("width", [33, LONG])
+def test_an_rms_norm_may_be_without_a_weight(bench, width, dtype):
+    x, attrs = torch.randn(3, width).to(dtype), {"eps": 1e-5, "compute": torch.float32, "weight_after_cast": True}
+    means_it(bench.run("rms_norm", [x], [bench.out(x.shape, dtype)], has_weight=False, **attrs))
+    both = [bench.out(x.shape, dtype), bench.out(x.shape, dtype)]
+    means_it(bench.run("add_rms_norm", [x, x], both, has_weight=False, **attrs))

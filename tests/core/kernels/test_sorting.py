@@ -59,6 +59,25 @@ def test_a_row_that_no_memory_holds_is_sorted_in_rounds(bench, n, descending):
     bench.run("sort", [x], places(bench, x, 1, n), dim=1, descending=descending).agrees()
 
 
+@pytest.mark.parametrize("n", [257, 1000, 6401])
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64], ids=str)
+@pytest.mark.parametrize("spread", [5, 1 << 25, 1 << 62])
+@pytest.mark.parametrize("descending", [False, True])
+def test_whole_numbers_of_any_size_are_sorted_exactly(bench, descending, spread, dtype, n):
+    """Beyond what a float32 tells apart, and the extremes."""
+    limits = torch.iinfo(dtype)
+    x = torch.randint(-min(spread, limits.max), min(spread, limits.max), (n, 2), dtype=dtype)[:, 1]
+    x[:4] = torch.tensor([limits.min, limits.max, 0, -1], dtype=dtype)
+    run = bench.oracle if n < 500 else bench.run
+    run("sort", [x], places(bench, x, 0, n), dim=0, descending=descending).agrees()
+
+
+@pytest.mark.parametrize("descending", [False, True])
+def test_a_long_row_of_scores_is_sorted(bench, descending):
+    x = numbers((2, 30_001), torch.float16)
+    bench.run("sort", [x], places(bench, x, 1, x.shape[1]), dim=1, descending=descending).agrees()
+
+
 @pytest.mark.parametrize("n", LONG)
 @pytest.mark.parametrize("k", [1, 50, 9000])
 def test_the_first_k_of_a_long_row_are_those_of_its_pieces(bench, n, k):

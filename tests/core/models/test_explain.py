@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 
 import pytest
 import torch
@@ -27,12 +28,13 @@ def test_shares_are_of_the_whole(found):
 
 
 def test_equal_intents_of_all_layers_are_one_line(found):
-    """SmolLM2 has 30 layers, each with q, o; k, v; gate, up; down, which takes in the residual."""
-    linears = {line.what.split(" -> ")[0]: line.times for line in found.lines if line.intent.kind == "linear"}
-    assert linears["linear [1, 48, 576] [576, 576]"] == 60
-    assert linears["linear [1, 48, 576] [192, 576]"] == 60
-    assert linears["linear [1, 48, 576] [1536, 576]"] == 60
-    assert linears["linear [1, 48, 1536] [576, 1536] [1, 48, 576]"] == 30
+    """SmolLM2 has 30 layers, each with q, o; k, v; gate, up; down; a sum may be taken into the product before it."""
+    times = Counter()
+    for line in found.lines:
+        if line.intent.kind == "linear":
+            times[line.intent.inputs[1].shape] += line.times
+    assert times == {(576, 576): 60, (192, 576): 60, (1536, 576): 60, (576, 1536): 30, (49152, 576): 1}
+    assert len([line for line in found.lines if line.intent.kind == "linear"]) < 9
 
 
 def test_the_slowest_part_comes_first(found):

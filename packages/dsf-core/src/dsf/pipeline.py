@@ -26,6 +26,7 @@ from dsf.intent.meaning import meaning
 from dsf.intent.parse import parse
 from dsf.intent.tape import Site, Tape, Window
 from dsf.isa.program import Param, Program
+from dsf.kernels.cache import opened
 from dsf.kernels.choose import Candidate, Choice, Chooser
 from dsf.kernels.target import Target
 from dsf.ledger import Ledger
@@ -100,7 +101,9 @@ class Session:
         if self.strict_layouts:  # byte for byte: no memory holds its numbers in wider containers
             isa = evolve(isa, wide=frozenset())
         self.target = Target(chip, isa, Timing(chip, isa), self.strict_layouts, self.view.trees())
-        self._chooser = Chooser.of(self.target, self.view.kernels(), self.strict)
+        kernels = self.view.kernels()
+        cache = opened(chip, isa, self.view.packages(), f"{self.target.trees.digest} {self.strict_layouts}")
+        self._chooser = Chooser.of(self.target, kernels, self.strict, cache)
         self.storage = Storage(chip, valued=self.fidelity != "timing")
         arena = self.storage.arena
         self._executor = Executor(Functional(chip, isa, arena, self.exact), arena) if arena is not None else None
@@ -256,7 +259,9 @@ class Session:
         choice = self._chooser(intent)
         if choice.kernel is None:
             self._no_host_under_strict(_called(intent), choice.reason, intent.site)
-        time = self.target.timing(choice.program) if choice.program is not None else None
+        time = choice.time
+        if time is None and choice.program is not None:
+            time = self.target.timing(choice.program)
         return Step(intent, choice, time, flops(intent))
 
     def _no_host_under_strict(self, what: str, reason: str, site: Site | None) -> None:
@@ -323,7 +328,7 @@ class Session:
         if choice.kernel is None or choice.program is None or step.time is None:
             self._on_host(step, places)
             return
-        self.ledger.launch(choice.kernel, intent.kind, step.time, step.flops, choice.reason, choice.program)
+        self.ledger.launch(choice.kernel, intent.kind, step.time, step.flops, choice.why, choice.program)
         if self._executor is None:
             return
         if self.fidelity == "isa":

@@ -14,12 +14,14 @@ from attrs import evolve, frozen
 
 from dsf.hdl import Chip
 from dsf.intent.ir import Intent
+from dsf.intent.tape import Window
 from dsf.isa import Affine, Builder, Operand, Program
+from dsf.kernels.indexed import rows_by_index
 from dsf.kernels.kernel import Kernel, Limit
 from dsf.kernels.reference import REFERENCES, ROUNDINGS
-from dsf.kernels.sorting import in_rows
+from dsf.kernels.sorting import Order, in_rows, ordered
 from dsf.kernels.target import Target
-from dsf.kernels.vector import Lane, Stream, Tile, vector_program
+from dsf.kernels.vector import Lane, Stream, Tile, declare, vector_phase
 
 __all__ = ["KERNELS"]
 
@@ -28,16 +30,77 @@ QUEUES = 4
 PAIR = 8  # bytes
 
 
+ROOM = 40  # bytes for each number: it, as float32, its place, two pairs, it and its place again
+
+
+@frozen
+class BySort32:
+    """Whole rows by Sort32 and MrgSort, the largest first."""
+
+    room: int = ROOM
+
+    def __call__(self, target: Target, lane: Lane, numbers: Tile, places: Tile | None, count: int) -> tuple[Tile, Tile]:
+        return _Rows(lane, numbers.rows, -(-numbers.columns // REPEAT) * REPEAT).first(numbers, places, count)
+
+
 def emit(name: str, target: Target, intent: Intent) -> Program:
     """The first of each row, as many as the result has, the largest first."""
+    return ordered(target, name, intent, BySort32())
+
+
+def emit_whole(name: str, target: Target, intent: Intent) -> Program:
+    """A row of whole numbers: sorted by one digit of 24 bits after the other, the least first, each time without
+    changing the order of equal ones; a float32 holds a digit exactly."""
     x, values, indices = in_rows(intent)
-    count = values.shape[-1]
+    n, falling = x.shape[-1], intent.attr("descending")
+    b = target.builder(name)
+    declare(b, [Stream(0, "in", x), Stream(1, "out", values), Stream(2, "out", indices)])
+    order = Order(target, BySort32(), (1,), torch.float32, n)
+    places = order.counted(b, n)
+    index = Stream(places.param, "in", Window((n,), (1,), 0, torch.int32))
+    column = Window((n, 1), (1, 1), 0, torch.float32)
+    digit, taken = (b.param(title, "workspace", n * 4) for title in ("digit", "taken"))
+    words = x.dtype.itemsize // 4
+    parts = [Stream(0, "in", Window((n, 1), (x.stride[-1] * words, 1), 0, torch.int32), word) for word in range(words)]
+    for number in range(words + 1):
+        key = partial(_digit, number, falling)
+        place = digit if number else taken
+        vector_phase(b, target, [*parts, Stream(place, "out", column)], key)
+        if number:
+            rows_by_index(b, target, Stream(digit, "in", column), index, Stream(taken, "out", column))
+        order.rounds(b, Stream(taken, "out", Window((1, n), (n, 1), 0, torch.float32)), places)
+    own, result = (Window((n, 1), (w.stride[-1], 1), 0, w.dtype) for w in (x, values))
+    rows_by_index(b, target, Stream(0, "in", own), index, Stream(1, "out", result))
+    where = Window((n,), (indices.stride[-1],), 0, torch.int64)
+    vector_phase(b, target, [index, Stream(2, "out", where)], lambda lane, tiles: (lane.cast(tiles[0], "int64"),))
+    return b.build()
 
-    def compute(lane: Lane, tiles: tuple[Tile, ...]) -> tuple[Tile, ...]:
-        return _Rows(lane, tiles[0].rows, -(-x.shape[-1] // REPEAT) * REPEAT).first(tiles[0], count)
 
-    streams = [Stream(0, "in", x), Stream(1, "out", values), Stream(2, "out", indices)]
-    return vector_program(target, name, streams, compute, whole_rows=True)
+def _digit(number: int, falling: bool, lane: Lane, words: tuple[Tile, ...]) -> tuple[Tile, ...]:
+    """Digit *number* of 24 bits of numbers in one or two words, the last one signed: the larger first where they fall,
+    else negated. Words are signed, so what is shifted out is taken away."""
+    low, *high = words
+    rows, columns = low.rows, low.columns
+
+    def op(primitive: str, *operands: Tile, **scalars: int) -> Tile:
+        return lane.new(primitive, rows, columns, "int32", *operands, **scalars)
+
+    top = op("shift_right.scalar", low, value=24)
+    if number == 0:
+        found = op("sub", low, op("shift_left.scalar", top, value=24))
+    elif not high:
+        found = top
+    else:
+        upper = op("shift_right.scalar", high[0], value=16)
+        if number == 2:
+            found = upper
+        else:
+            lower = op("sub", high[0], op("shift_left.scalar", upper, value=16))
+            negative = lane.new("lt", rows, columns, "bool", top, lane.constant(0, "int32"))
+            byte = op("where", negative, op("add", top, lane.constant(256, "int32")), top)
+            found = op("add", byte, op("shift_left.scalar", lower, value=8))
+    key = lane.cast(found, "float32")
+    return (key if falling else lane.new("neg", rows, columns, "float32", key),)
 
 
 @frozen
@@ -52,14 +115,18 @@ class _Rows:
     def b(self) -> Builder:
         return self.lane.builder
 
-    def first(self, x: Tile, count: int) -> tuple[Tile, Tile]:
-        """Values and places of the first *count* of each row, in order."""
+    def first(self, x: Tile, places: Tile | None, count: int) -> tuple[Tile, Tile]:
+        """Values and places of the first *count* of each row, in order; places are counted where none are given."""
         lane, rows = self.lane, self.rows
         scores = lane.tile(rows, self.width, "float32")
         if x.columns < self.width:
             lane.op("fill", scores, value=-inf)
         lane.op("cast", evolve(scores, columns=x.columns), x)
-        place = lane.new("iota", rows, self.width, "int32", start=0, step=1)
+        place = lane.tile(rows, self.width, "int32")
+        if places is None or x.columns < self.width:
+            lane.op("iota", place, start=0, step=1)
+        if places is not None:
+            lane.op("cast", evolve(place, columns=x.columns), places)
         one, other = (lane.tile(rows, 2 * self.width, "float32") for _ in range(2))
         repeats = rows * self.width // REPEAT
         scored, placed = (self.b.on(lane.space, t.offset, (repeats, REPEAT), t.dtype) for t in (scores, place))
@@ -69,10 +136,10 @@ class _Rows:
             self._merge(one, other, length)
             one, other, length = other, one, length * QUEUES
         value, index = (self._half(one, count, dtype, pattern) for dtype, pattern in (("float32", 1), ("int32", 2)))
-        if rows > 1:
+        if rows > 1 and places is None:
             begin = lane.new("iota", rows, 1, "int32", start=0, step=self.width)
             lane.op("sub", index, index, begin)
-        return lane.cast(value, x.dtype), lane.cast(index, "int64")
+        return lane.cast(value, x.dtype), index
 
     def _merge(self, source: Tile, result: Tile, length: int) -> None:
         """Queues of *length* in each row of *source*, four and four into one; what is left over at its end as well."""
@@ -114,11 +181,31 @@ def _falling(chip: Chip, intent: Intent) -> bool:
     return bool(intent.attr("largest" if intent.kind == "top_k" else "descending"))
 
 
+def _whole_numbers(chip: Chip, intent: Intent) -> bool:
+    return intent.inputs[0].dtype in (torch.int32, torch.int64)
+
+
+def _one_long_row(chip: Chip, intent: Intent) -> bool:
+    x = intent.inputs[0]
+    return len(x.shape) == 1 and FEW < x.numel < 1 << 31
+
+
+FEW = 256  # what the scalar unit has in order before the vector unit has begun
+WHOLE_LIMITS = (
+    Limit("numbers are int32 or int64", _whole_numbers),
+    Limit("a single row of more than 256 numbers is sorted", _one_long_row),
+)
 LIMITS = (
     Limit("scores are fp16, bf16 or fp32", _scores, "asc-devkit guide, Sort32: scores of float"),
     Limit("the largest come first", _falling, "asc-devkit guide, Sort32 and MrgSort sort downward"),
 )
-KERNELS = tuple(
-    Kernel(name, kind, "ascend", partial(emit, name), REFERENCES[kind], LIMITS, ROUNDINGS[kind], f"aclnn{name}")
-    for kind, name in (("sort", "Sort"), ("top_k", "Topk"))
-)
+KERNELS = (
+    *(
+        Kernel(name, kind, "ascend", partial(emit, name), REFERENCES[kind], LIMITS, ROUNDINGS[kind], f"aclnn{name}")
+        for kind, name in (("sort", "Sort"), ("top_k", "Topk"))
+    ),
+    Kernel(
+        "Sort.digits", "sort", "ascend", partial(emit_whole, "Sort.digits"), REFERENCES["sort"], WHOLE_LIMITS,
+        ROUNDINGS["sort"], "aclnnSort on whole numbers; asc-devkit guide, Sort32: scores of float",
+    ),
+)  # fmt: skip

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
+from time import perf_counter
 
 import torch
 from attrs import define, field, frozen
@@ -19,14 +20,18 @@ from dsf.intent.ir import Intent, key
 from dsf.intent.tape import Region
 from dsf.isa import Program
 from dsf.isa.program import dtype_name
+from dsf.isa.verify import verify
+from dsf.kernels.cache import Cache, Entry
 from dsf.kernels.features import bucket, sizes
 from dsf.kernels.kernel import AS_IT_IS, Kernel, Variant
 from dsf.kernels.target import Target
 from dsf.kernels.tree import Advice, Preference
 from dsf.machine.ordering import check
+from dsf.machine.timing import KernelTime
 
 __all__ = ["SHORT", "Candidate", "Choice", "Chooser", "label"]
 
+LONG = 0.004  # seconds: a choice that takes longer is kept on disk, since reading it takes less
 SHORT = 5  # candidates of a leaf that are timed where the tree may not decide alone
 MATRIX_KINDS = ("linear", "matmul", "attention", "paged_attention", "latent_attention", "grouped_linear",
                 "quant_linear", "scaled_linear", "convolution")  # fmt: skip
@@ -38,6 +43,8 @@ MOVING_KINDS = ("copy", "concat", "fill", "embedding", "nothing", "index", "gath
 class Choice:
     """The kernel that serves an intent, its variant and program; None, None for the host. *refused*: (kernel, why not)
     of those that could not serve it, *why*: in words, why it was this one of the others, *considered*: who those were.
+    *time* is the predicted one where it was kept with the choice. *sketched*: the program came from a search and was
+    not verified on the way.
     """
 
     kernel: Kernel | None
@@ -46,6 +53,8 @@ class Choice:
     variant: Variant = AS_IT_IS
     why: str = ""
     considered: tuple[Preference, ...] = ()
+    time: KernelTime | None = None
+    sketched: bool = False
 
     @property
     def name(self) -> str:
@@ -90,22 +99,28 @@ class Chooser:
     target: Target
     kernels: dict[str, tuple[Kernel, ...]]
     strict: bool = False
+    cache: Cache | None = None
     _known: dict[object, Choice] = field(factory=dict)
     _timed: dict[object, tuple[Preference, str]] = field(factory=dict)
+    _seen: dict[int, tuple[Intent, Choice]] = field(factory=dict)
 
     @classmethod
-    def of(cls, target: Target, kernels: Iterable[Kernel], strict: bool = False) -> Chooser:
+    def of(cls, target: Target, kernels: Iterable[Kernel], strict: bool = False, cache: Cache | None = None) -> Chooser:
         by_kind: dict[str, list[Kernel]] = {}
         for kernel in kernels:
             by_kind.setdefault(kernel.kind, []).append(kernel)
-        return cls(target, {kind: tuple(offers) for kind, offers in by_kind.items()}, strict)
+        return cls(target, {kind: tuple(offers) for kind, offers in by_kind.items()}, strict, cache)
 
     def __call__(self, intent: Intent) -> Choice:
         """The choice for *intent*; a DtypeError for a format that the HDL forbids."""
+        seen = self._seen.get(id(intent))
+        if seen is not None:
+            return seen[1]
         asked = key(intent)
         known = self._known.get(asked)
         if known is None:
-            known = self._known[asked] = self._choose(intent)
+            known = self._known[asked] = self._kept(asked, intent)
+        self._seen[id(intent)] = intent, known  # the intent is kept: its identity is the key
         return known
 
     def compare(self, intent: Intent) -> tuple[Candidate, ...]:
@@ -125,7 +140,8 @@ class Chooser:
                 continue
             for variant in variants:
                 try:
-                    program = kernel.write(self.target, intent, variant)
+                    with self.target.sketches():
+                        program = kernel.write(self.target, intent, variant)
                 except errors.KernelError as error:
                     yield Candidate(kernel.name, variant, None, error.sentence)
                 else:
@@ -135,9 +151,27 @@ class Chooser:
         """What the chip's tree says of *intent*; None where it has none for its kind."""
         return self.target.trees.advice(intent.kind, sizes(intent, self.target.chip))
 
-    def _choose(self, intent: Intent) -> Choice:
+    def _kept(self, asked: object, intent: Intent) -> Choice:
+        """The choice from the disk, or the one that is made now; it is kept there if making it took long."""
         if self.forbidden(intent):
             return Choice(None, None, (("chip", f"the HDL computes {_formats(intent)} on the host"),))
+        found = self.cache.get(asked) if self.cache is not None else None
+        if found is not None:
+            kernel = next((k for k in self.kernels.get(intent.kind, ()) if k.name == found.kernel), None)
+            if kernel is not None:
+                return Choice(
+                    kernel, found.program, found.refused, found.variant, found.why, found.considered, found.time
+                )
+        start = perf_counter()
+        choice = self._choose(intent)
+        if self.cache is not None and choice.kernel is not None and choice.program is not None:
+            time = self.target.timing(choice.program)
+            if perf_counter() - start > LONG:
+                self.cache.put(asked, Entry(choice.kernel.name, choice.variant, choice.why, choice.refused,
+                                            choice.considered, time, choice.program))  # fmt: skip
+        return choice
+
+    def _choose(self, intent: Intent) -> Choice:
         search = _Search(self.target, intent)
         offers = search.admitted(self.kernels.get(intent.kind, ()))
         advice = self.advice(intent) if offers else None
@@ -148,6 +182,8 @@ class Chooser:
             found = self._by_time(search, offers, advice, strangers)
         found = found or search.quickest(offers, search.all_of(offers))
         if found.program is not None:
+            if found.sketched:
+                verify(found.program, self.target.isa, self.target.chip)
             check(found.program, self.target.isa, self.target.chip)
         return found
 
@@ -233,7 +269,8 @@ class _Search:
 
     def quickest(self, kernels: dict[str, Kernel], candidates: list[Preference], told: str = "") -> Choice:
         """The one of *candidates* that the timing plane finishes first; the host where none can be written."""
-        written = [(pair, self._written(kernels[pair[0]], pair[1])) for pair in candidates]
+        with self.target.sketches():
+            written = [(pair, self._written(kernels[pair[0]], pair[1])) for pair in candidates]
         programs = [(pair, program) for pair, program in written if program is not None]
         if not programs:
             return Choice(None, None, self._refusals())
@@ -244,7 +281,7 @@ class _Search:
         considered = tuple(pair for pair, _ in programs)
         told = f"; {told}" if told and not alone else ""
         refused = self._refusals(name for name, _ in considered)
-        return Choice(kernels[name], program, refused, variant, why + told, considered)
+        return Choice(kernels[name], program, refused, variant, why + told, considered, sketched=True)
 
     def _written(self, kernel: Kernel, variant: Variant) -> Program | None:
         try:

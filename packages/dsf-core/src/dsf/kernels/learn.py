@@ -36,7 +36,7 @@ __all__ = [
 
 Watch = Callable[[str, int, int], None]
 
-SHAPES = {"linear": 1600, "matmul": 1200, "attention": 100}
+SHAPES = {"linear": 1600, "matmul": 1200, "attention": 240}
 FEW = 60  # shapes of any other kind
 JUDGED = 0.2  # of as many unseen ones as were learned from
 EDGES = (4, 16, 64, 256)
@@ -63,7 +63,7 @@ LOGARITHMIC = frozenset(
         "operands",
     ]
 )
-RESTS = (("m", 128), ("m", 256), ("n", 128), ("n", 256))
+RESTS = (("m", 128), ("m", 256), ("n", 128), ("n", 256), ("keys", 512))
 
 
 @frozen(eq=False)
@@ -188,7 +188,9 @@ def learn(seen: Sequence[Sample], weighed: Iterable[str] = ()) -> dict[str, Any]
     names = _feature_names(seen)
     numbers = np.array([[_number(name, sample.sizes) for name in names] for sample in seen])
     capped = np.minimum(losses, CAP)
-    regressor = _regressor()(max_leaf_nodes=min(MOST_LEAVES, len(seen)), min_samples_leaf=LEAST_SAMPLES, random_state=0)
+    regressor = _regressor()(
+        max_leaf_nodes=min(MOST_LEAVES, len(seen)), min_samples_leaf=_least_samples(len(seen)), random_state=0
+    )
     taught = np.arange(len(seen)) % HELD_BACK > 0
     fitted = regressor.fit(numbers[taught], capped[taught]).tree_
     ends = fitted.apply(numbers.astype(np.float32))
@@ -223,6 +225,11 @@ def learn(seen: Sequence[Sample], weighed: Iterable[str] = ()) -> dict[str, Any]
         "range": {name: [min(s.sizes[name] for s in seen), max(s.sizes[name] for s in seen)] for name in seen[0].sizes},
         "root": _numbered(written(0)),
     }
+
+
+def _least_samples(shapes: int) -> int:
+    """Of how many shapes a leaf must have learned: fewer where there are few in all."""
+    return max(1, min(LEAST_SAMPLES, shapes // 40))
 
 
 def _same_end(left: dict[str, Any], right: dict[str, Any]) -> bool:

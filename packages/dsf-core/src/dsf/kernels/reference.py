@@ -26,10 +26,13 @@ plain: Reference = meaning
 """The kind's meaning is the kernel's reference where it rounds as the kernel does."""
 
 
-def _rms_norm(intent: Intent, x: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def _rms_norm(intent: Intent, x: torch.Tensor, *affine: torch.Tensor) -> tuple[torch.Tensor, ...]:
     dtype, wide = intent.outputs[0].dtype, x.float()
     mean = (wide * wide).sum(-1, keepdim=True) * (1 / x.shape[-1])
     normed = wide * torch.rsqrt(mean + intent.attr("eps"))
+    if not affine:
+        return (normed.to(dtype),)
+    (weight,) = affine
     if intent.attr("weight_after_cast"):
         return (_rounded_product(normed.to(dtype), weight.to(dtype)),)
     return ((normed * weight.float()).to(dtype),)

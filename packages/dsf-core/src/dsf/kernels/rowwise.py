@@ -45,25 +45,20 @@ __all__ = [
 
 
 def rms_norm(target: Target, intent: Intent, name: str = "rms_norm") -> Program:
-    """y = x * rsqrt(mean(x^2) + eps) * weight along the last dimension, in float32; x [..., C], weight [C]."""
-    x, weight = intent.inputs
-    y = intent.outputs[0]
-    streams = [
-        Stream(0, "in", x.window),
-        Stream(1, "in", along_rows(weight.window, x.window)),
-        Stream(2, "out", y.window),
-    ]
+    """y = x * rsqrt(mean(x^2) + eps) (* weight) along the last dimension, in float32; x [..., C], weight [C]."""
+    x, *weight = (r.window for r in intent.inputs)
+    inputs = [x, *(along_rows(w, x) for w in weight)]
+    streams = [Stream(k, "in", w) for k, w in enumerate(inputs)]
+    streams.append(Stream(len(inputs), "out", intent.outputs[0].window))
     return _norm_program(target, name, streams, _RmsNorm(target, intent))
 
 
 def add_rms_norm(target: Target, intent: Intent, name: str = "add_rms_norm") -> Program:
     """total = x + residual, rounded to its format; y = rms_norm(total, weight)."""
-    x, residual, weight = (r.window for r in intent.inputs)
-    y, total = (r.window for r in intent.outputs)
-    streams = [
-        Stream(0, "in", x), Stream(1, "in", residual), Stream(2, "in", along_rows(weight, x)),
-        Stream(3, "out", y), Stream(4, "out", total),
-    ]  # fmt: skip
+    x, residual, *weight = (r.window for r in intent.inputs)
+    inputs = [x, residual, *(along_rows(w, x) for w in weight)]
+    streams = [Stream(k, "in", w) for k, w in enumerate(inputs)]
+    streams += [Stream(len(inputs) + k, "out", r.window) for k, r in enumerate(intent.outputs)]
     return _sum_norm_program(target, name, streams, _RmsNorm(target, intent))
 
 
@@ -132,16 +127,19 @@ class _RmsNorm(_Norm):
         square = c.apply("mul", "float32", wide, wide)
         scale = self.scale(c, row_reduce(lane, "sum", square), x.columns)
         normed = lane.op("mul", square, wide, scale)  # in its place: half the room for temporaries, twice the rows
-        return self.weighted(c, normed, affine[0])
+        return self.weighted(c, normed, affine)
 
-    def weighted(self, c: Compiler, normed: Tile, weight: Tile) -> Tile:
+    def weighted(self, c: Compiler, normed: Tile, affine: tuple[Tile, ...]) -> Tile:
         dtype = dtype_name(self.intent.outputs[0].dtype)
+        if not affine:
+            return c.lane.cast(normed, dtype)
+        (weight,) = affine
         if self.intent.attr("weight_after_cast"):
             return c.apply("mul", dtype, c.lane.cast(normed, dtype), c.lane.cast(weight, dtype))
         return c.lane.cast(c.apply("mul", "float32", normed, c.lane.cast(weight, "float32")), dtype)
 
     def in_pieces(self, b: Builder, streams: list[Stream]) -> None:
-        x, weight, y = streams
+        x, *affine, y = streams
         target, count = self.target, x.window.shape[-1]
 
         def squared(lane: Lane, tiles: tuple[Tile, ...]) -> tuple[Tile, ...]:
@@ -153,9 +151,9 @@ class _RmsNorm(_Norm):
         def compute(lane: Lane, tiles: tuple[Tile, ...]) -> tuple[Tile, ...]:
             c = Compiler(target, lane, tiles)
             normed = c.apply("mul", "float32", lane.cast(tiles[0], "float32"), self.scale(c, tiles[1], count))
-            return (self.weighted(c, normed, tiles[2]),)
+            return (self.weighted(c, normed, tiles[2:]),)
 
-        vector_phase(b, target, [x, squares, weight, y], compute)
+        vector_phase(b, target, [x, squares, *affine, y], compute)
 
 
 def row_totals(b: Builder, target: Target, name: str, streams: list[Stream], compute: Compute) -> Stream:
@@ -382,25 +380,25 @@ def masked_softmax(
 
 
 def rotary(target: Target, intent: Intent, name: str = "rotary") -> Program:
-    """y = x * cos + rotate(x) * sin over the two halves of the last dimension, or over its neighbours (which may become
-    halves in y), every step rounded to x's format or to the one it says."""
-    dtype, style = dtype_name(intent.outputs[0].dtype), intent.attr("style")
-    step = dtype if intent.attr("compute") is None else dtype_name(intent.attr("compute"))
-    x, cos, sin, y = streams_of(intent)
-    into = alternate if style == "interleaved" else split
-    shared = cos.window.shape != x.window.shape  # both of a pair have one cosine
-    angles = ((s, s) if shared else into(s) for s in (cos, sin))
-    pairs = ((split if style == "half" else alternate)(x), *angles, into(y))
-    halves = [half for pair in pairs for half in pair]
+    """y = x * cos + rotate(x) * sin over the two halves of the last dimension, or over its neighbours, or from
+    neighbours in x to halves in y; every step rounded to x's format, or to the one that the intent names."""
+    x, cos, sin = (Stream(k, "in", r.window) for k, r in enumerate(intent.inputs))
+    y = Stream(3, "out", intent.outputs[0].window)
+    result = dtype_name(y.window.dtype)
+    dtype = dtype_name(intent.attr("compute") or torch.promote_types(x.window.dtype, cos.window.dtype))
+    taken = split if intent.attr("style") == "half" else alternate
+    given = alternate if intent.attr("style") == "interleaved" else split
+    shared = cos.window.shape[-1] != y.window.shape[-1]
+    turns = [pair for s in (cos, sin) for pair in ((s, s) if shared else given(s))]
 
     def compute(lane: Lane, tiles: tuple[Tile, ...]) -> tuple[Tile, ...]:
         c = Compiler(target, lane, tiles)
-        x1, x2, cos1, cos2, sin1, sin2 = (tile if tile.dtype == step else lane.cast(tile, step) for tile in tiles)
-        first = c.apply("sub", step, c.apply("mul", step, x1, cos1), c.apply("mul", step, x2, sin1))
-        second = c.apply("add", step, c.apply("mul", step, x2, cos2), c.apply("mul", step, x1, sin2))
-        return lane.cast(first, dtype), lane.cast(second, dtype)
+        x1, x2, cos1, cos2, sin1, sin2 = (lane.cast(t, dtype) for t in tiles)
+        first = c.apply("sub", dtype, c.apply("mul", dtype, x1, cos1), c.apply("mul", dtype, x2, sin1))
+        second = c.apply("add", dtype, c.apply("mul", dtype, x2, cos2), c.apply("mul", dtype, x1, sin2))
+        return lane.cast(first, result), lane.cast(second, result)
 
-    return vector_program(target, name, halves, compute)
+    return vector_program(target, name, [*taken(x), *turns, *given(y)], compute)
 
 
 def split(stream: Stream) -> tuple[Stream, Stream]:
@@ -819,17 +817,6 @@ def _even(chip: Chip, intent: Intent) -> bool:
     return intent.inputs[0].shape[-1] % 2 == 0
 
 
-def _has_weight(chip: Chip, intent: Intent) -> bool:
-    return bool(intent.attr("has_weight"))
-
-
-def _turned_in_single(chip: Chip, intent: Intent) -> bool:
-    formats = [r.dtype for r in intent.inputs]
-    if intent.attr("compute") is None:
-        return len({*formats, intent.outputs[0].dtype}) == 1
-    return intent.attr("compute") == torch.float32
-
-
 def _whole_ids(chip: Chip, intent: Intent) -> bool:
     return intent.inputs[0].dtype in (torch.int32, torch.int64)
 
@@ -844,12 +831,11 @@ def _filled(chip: Chip, intent: Intent) -> bool:
     return all(r.numel for r in intent.inputs)
 
 
-WEIGHTED = Limit("there is a weight", _has_weight)
 IN_SINGLE = Limit("the mean of squares is wanted in fp32 at most", _in_single)
 FORMATS = Limit("operands and result are fp16, bf16 or fp32", _floats)
 LIMITS: dict[str, tuple[Limit, ...]] = {
-    "rms_norm": (FORMATS, IN_SINGLE, WEIGHTED),
-    "add_rms_norm": (FORMATS, IN_SINGLE, WEIGHTED),
+    "rms_norm": (FORMATS, IN_SINGLE),
+    "add_rms_norm": (FORMATS, IN_SINGLE),
     "layer_norm": (FORMATS,),
     "add_layer_norm": (FORMATS,),
     "group_norm": (FORMATS, Limit("no dimension is empty", _filled)),
@@ -858,7 +844,7 @@ LIMITS: dict[str, tuple[Limit, ...]] = {
     "rotary": (
         FORMATS,
         Limit("the head dimension is even", _even),
-        Limit("every step is rounded to x's format, which is that of all, or to fp32", _turned_in_single),
+        Limit("every step is wanted in fp32 at most", _in_single),
     ),
     "softmax": (FORMATS,),
     "embedding": (Limit("ids are int32 or int64", _whole_ids),),

@@ -9,11 +9,11 @@ from __future__ import annotations
 from functools import partial
 from itertools import pairwise
 from math import inf, prod
+from typing import Protocol
 
 import torch
 from attrs import evolve, frozen
 
-from dsf import errors
 from dsf.hdl import Chip
 from dsf.intent.ir import Intent
 from dsf.intent.tape import Window
@@ -23,21 +23,29 @@ from dsf.kernels.indexed import scalar
 from dsf.kernels.kernel import Limit
 from dsf.kernels.rowwise import moved_last, pieces_of, reduce_into
 from dsf.kernels.target import Target
-from dsf.kernels.vector import Lane, Stream, Tile, declare, reach, scratch_of, vector_phase
+from dsf.kernels.vector import (
+    Lane,
+    Stream,
+    Tile,
+    declare,
+    first_that_fits,
+    params_of,
+    reach,
+    scratch_of,
+    vector_phase,
+)  # fmt: skip
 
-__all__ = ["LIMITS", "edges", "histogram", "in_rows", "sort", "top_k"]
+__all__ = ["LIMITS", "ByScalar", "Order", "Sorter", "edges", "histogram", "in_rows", "ordered", "sort", "top_k"]
 
 
 def sort(target: Target, intent: Intent, name: str = "sort") -> Program:
     """Values and indices in order along one dimension; equal ones keep their order, NaN is the largest."""
-    x, values, indices = in_rows(intent)
-    return _sorted(target, name, x, values, indices, intent.attr("descending"))
+    return ordered(target, name, intent, ByScalar.of(intent.attr("descending"), intent.inputs[0].dtype))
 
 
 def top_k(target: Target, intent: Intent, name: str = "top_k") -> Program:
     """The k largest (or smallest) along one dimension, in their order."""
-    x, values, indices = in_rows(intent)
-    return _sorted(target, name, x, values, indices, intent.attr("largest"))
+    return ordered(target, name, intent, ByScalar.of(intent.attr("largest"), intent.inputs[0].dtype))
 
 
 def in_rows(intent: Intent) -> tuple[Window, Window, Window]:
@@ -53,69 +61,85 @@ def _row(window: Window, dim: int) -> Window:
     return moved_last(window, (dim,))
 
 
-def _sorted(target: Target, name: str, x: Window, values: Window, indices: Window, descending: bool) -> Program:
-    """The first numbers in order, as many as *values* has."""
-    order = _Order(target, "order.descending" if descending else "order.ascending", x, values.shape[-1])
-    streams = [Stream(0, "in", x), Stream(1, "out", values), Stream(2, "out", indices)]
-    ways = [order.at_once, order.in_pieces if order.wanted * 4 <= order.chunk() else order.in_chunks]
-    for way in ways:
-        b = target.builder(name)
-        declare(b, streams)
-        try:
-            way(b, streams)
-        except errors.KernelError as error:
-            if way == ways[-1] or error.code != "DSF-K002":
-                raise
-        else:
-            return b.build()
-    raise AssertionError("there is a way")
+class Sorter(Protocol):
+    """How whole rows are put in order on chip: *room* bytes are taken for each number of them."""
+
+    @property
+    def room(self) -> int: ...
+
+    def __call__(self, target: Target, lane: Lane, numbers: Tile, places: Tile | None, count: int) -> tuple[Tile, Tile]:
+        """The first *count* of each row in order, and their int32 *places*, which are counted where none are given."""
 
 
 @frozen
-class _Order:
-    """How rows of *x* are ordered, and how many numbers of each are wanted."""
+class ByScalar:
+    """By an instruction of the scalar engine that says where the numbers stand, and one that takes them."""
+
+    primitive: str
+    room: int
+
+    @classmethod
+    def of(cls, descending: bool, dtype: torch.dtype) -> ByScalar:
+        """For numbers of *dtype*: they, their places and their order before, they and their places behind."""
+        return cls("order.descending" if descending else "order.ascending", 2 * dtype.itemsize + 12)
+
+    def __call__(self, target: Target, lane: Lane, numbers: Tile, places: Tile | None, count: int) -> tuple[Tile, Tile]:
+        order = lane.tile(numbers.rows, numbers.columns, "int32")
+        scalar(target, lane, self.primitive, (order, order.columns), (numbers, numbers.columns))
+        found = self._taken(target, lane, numbers, order, count)
+        if places is None:
+            return found, evolve(order, columns=count)
+        return found, self._taken(target, lane, places, order, count)
+
+    def _taken(self, target: Target, lane: Lane, tile: Tile, order: Tile, count: int) -> Tile:
+        found = lane.tile(tile.rows, count, tile.dtype)
+        scalar(target, lane, "take", (found, count), (tile, tile.columns), (order, count))
+        return found
+
+
+def ordered(target: Target, name: str, intent: Intent, sorter: Sorter) -> Program:
+    """The program of a sort or a top_k: the first numbers in order, as many as are wanted, by *sorter*."""
+    x, values, indices = in_rows(intent)
+    order = Order(target, sorter, x.shape[:-1], x.dtype, values.shape[-1])
+    streams = [Stream(0, "in", x), Stream(1, "out", values), Stream(2, "out", indices)]
+    long = order.in_pieces if order.wanted * 4 <= order.chunk() else order.in_chunks
+    ways = [partial(order.at_once, streams), partial(long, streams)]
+    return first_that_fits(target, name, params_of(streams), ways)
+
+
+@frozen
+class Order:
+    """How rows of numbers are ordered, *lead* rows of them, and how many numbers of each are wanted."""
 
     target: Target
-    primitive: str
-    x: Window
+    sorter: Sorter
+    lead: tuple[int, ...]
+    dtype: torch.dtype
     wanted: int
 
-    def at_once(self, b: Builder, streams: list[Stream]) -> None:
+    def at_once(self, streams: list[Stream], b: Builder) -> None:
         """Rows that fit on chip."""
 
         def compute(lane: Lane, tiles: tuple[Tile, ...]) -> tuple[Tile, ...]:
-            order = self.order(lane, tiles[0])
-            places = lane.cast(evolve(order, columns=self.wanted), "int64")
-            return self.taken(lane, tiles[0], order, self.wanted), places
+            found, places = self.sorter(self.target, lane, tiles[0], None, self.wanted)
+            return found, lane.cast(places, "int64")
 
         vector_phase(b, self.target, streams, compute, whole_rows=True)
 
-    def order(self, lane: Lane, tile: Tile) -> Tile:
-        """Where the numbers of each row stand in order."""
-        order = lane.tile(tile.rows, tile.columns, "int32")
-        scalar(self.target, lane, self.primitive, (order, tile.columns), (tile, tile.columns))
-        return order
-
-    def taken(self, lane: Lane, tile: Tile, order: Tile, columns: int) -> Tile:
-        found = lane.tile(tile.rows, columns, tile.dtype)
-        scalar(self.target, lane, "take", (found, columns), (tile, tile.columns), (order, columns))
-        return found
-
     def chunk(self) -> int:
-        """Half of what is sorted together: numbers, places and order before, numbers and places behind."""
-        room = self.target.chip.memories[scratch_of(self.target)].nbytes * 7 // 8
-        return max(1, room // (2 * self.x.dtype.itemsize + 12) // 2)
+        """Half of what is sorted together."""
+        return max(1, self.target.chip.memories[scratch_of(self.target)].nbytes * 7 // 8 // self.sorter.room // 2)
 
-    def in_pieces(self, b: Builder, streams: list[Stream]) -> None:
+    def in_pieces(self, streams: list[Stream], b: Builder) -> None:
         """The first few of long rows: those of each piece, then those of what the pieces leave, until all fit."""
-        lead, size, source = self.x.shape[:-1], 2 * self.chunk(), streams[0]
+        lead, size, source = self.lead, 2 * self.chunk(), streams[0]
         places: Stream | None = None
         if prod(lead) == 0 or self.wanted == 0:
             return
         while (n := source.window.shape[-1]) > size:
             pieces = [(0, n // size, size), (n // size * size, 1, n % size)][: 1 + (n % size > 0)]
             kept = sum(count * min(self.wanted, length) for _, count, length in pieces)
-            left = Window((*lead, kept), contiguous((*lead, kept)), 0, self.x.dtype)
+            left = Window((*lead, kept), contiguous((*lead, kept)), 0, self.dtype)
             where = evolve(left, dtype=torch.int32)
             sides = [b.param(w, "workspace", reach(p)) for w, p in (("numbers", left), ("places", where))]
             for at, (first, count, length) in enumerate(pieces):
@@ -130,9 +154,8 @@ class _Order:
         assert places is not None, "a row that fits is ordered at once"
 
         def compute(lane: Lane, tiles: tuple[Tile, ...]) -> tuple[Tile, ...]:
-            order = self.order(lane, tiles[0])
-            numbers, places = (self.taken(lane, t, order, self.wanted) for t in tiles)
-            return numbers, lane.cast(places, "int64")
+            found, where = self.sorter(self.target, lane, tiles[0], tiles[1], self.wanted)
+            return found, lane.cast(where, "int64")
 
         vector_phase(b, self.target, [source, places, *streams[1:]], compute, whole_rows=True)
 
@@ -140,48 +163,53 @@ class _Order:
         """The first *k* of each piece with their places in the whole row, which for numbers fresh from it are counted:
         piece p of *size* begins at *first* + p * size."""
         numbers, *places = tiles
-        order = self.order(lane, numbers)
-        found = self.taken(lane, numbers, order, k)
+        found, where = self.sorter(self.target, lane, numbers, places[0] if places else None, k)
         if places:
-            return found, self.taken(lane, places[0], order, k)
+            return found, where
         begin = lane.new("iota", numbers.rows, 1, "int32", start=lane.row * size + first, step=size)
-        return found, lane.new("add", numbers.rows, k, "int32", evolve(order, columns=k), begin)
+        return found, lane.new("add", numbers.rows, k, "int32", where, begin)
 
-    def in_chunks(self, b: Builder, streams: list[Stream]) -> None:
+    def in_chunks(self, streams: list[Stream], b: Builder) -> None:
         """Rows of any length, by way of workspaces for numbers and places."""
-        lead, n, size = self.x.shape[:-1], self.x.shape[-1], self.chunk()
-        if prod(lead) == 0 or self.wanted == 0:
+        n = streams[0].window.shape[-1]
+        if prod(self.lead) == 0 or self.wanted == 0:
             return
-        whole = Window(self.x.shape, contiguous(self.x.shape), 0, self.x.dtype)
-        places = evolve(whole, dtype=torch.int32)
-        numbers, place = (b.param(w, "workspace", reach(p)) for w, p in (("numbers", whole), ("places", places)))
-        vector_phase(b, self.target, [streams[0], Stream(numbers, "out", whole)], _as_it_is)
-        line = Window((n,), (1,), 0, torch.int32)
-        counted = b.param("counted", "workspace", reach(line))
-        vector_phase(b, self.target, [Stream(counted, "out", line)], self._count)
-        spread = evolve(places, stride=(*(0 for _ in lead), 1))
-        vector_phase(b, self.target, [Stream(counted, "in", spread), Stream(place, "out", places)], _as_it_is)
+        shape = (*self.lead, n)
+        numbers = Stream(b.param("numbers", "workspace", prod(shape) * self.dtype.itemsize), "out",
+                         Window(shape, contiguous(shape), 0, self.dtype))  # fmt: skip
+        vector_phase(b, self.target, [streams[0], numbers], _as_it_is)
+        places = self.counted(b, n)
+        self.rounds(b, numbers, places)
+        cut = (*self.lead, self.wanted)
+        found, where = (evolve(s, role="in", window=evolve(s.window, shape=cut)) for s in (numbers, places))
+        vector_phase(b, self.target, [found, streams[1]], _as_it_is)
+        vector_phase(b, self.target, [where, streams[2]], lambda lane, tiles: (lane.cast(tiles[0], "int64"),))
+
+    def counted(self, b: Builder, n: int) -> Stream:
+        """The places of *n* numbers in each row, in a workspace."""
+        line, shape = Window((n,), (1,), 0, torch.int32), (*self.lead, n)
+        once = b.param("counted", "workspace", reach(line))
+        vector_phase(b, self.target, [Stream(once, "out", line)], self._count)
+        every = Window(shape, contiguous(shape), 0, torch.int32)
+        places = Stream(b.param("places", "workspace", reach(every)), "out", every)
+        spread = Stream(once, "in", evolve(every, stride=(*(0 for _ in self.lead), 1)))
+        vector_phase(b, self.target, [spread, places], _as_it_is)
+        return places
+
+    def rounds(self, b: Builder, numbers: Stream, places: Stream) -> None:
+        """Phases that put dense rows of *numbers* and their *places* in order where they lie."""
+        n, size = numbers.window.shape[-1], self.chunk()
         for turn in range(-(-n // size)):
-            start = turn % 2 * size
-            for first, count, length in _pairs(start, n, size):
-                shape = (*lead, count, length)
-                stride = (*whole.stride[:-1], 2 * size, 1)
-                both = [Stream(p, "in", Window(shape, stride, 0, w.dtype), first)
-                        for p, w in ((numbers, whole), (place, places))]  # fmt: skip
-                results = [evolve(s, role="out") for s in both]
+            for first, count, length in _pairs(turn % 2 * size, n, size):
+                results = [pieces_of(s, first, count, 2 * size, length) for s in (numbers, places)]
+                both = [evolve(s, role="in") for s in results]
                 vector_phase(b, self.target, [*both, *results], self._pair, whole_rows=True)
-        cut = evolve(whole, shape=(*lead, self.wanted))
-        vector_phase(b, self.target, [Stream(numbers, "in", cut), streams[1]], _as_it_is)
-        vector_phase(b, self.target, [Stream(place, "in", evolve(cut, dtype=torch.int32)), streams[2]],
-                     lambda lane, tiles: (lane.cast(tiles[0], "int64"),))  # fmt: skip
 
     def _count(self, lane: Lane, tiles: tuple[Tile, ...]) -> tuple[Tile, ...]:
         return (lane.new("iota", 1, lane.width, "int32", start=lane.column, step=1),)
 
     def _pair(self, lane: Lane, tiles: tuple[Tile, ...]) -> tuple[Tile, ...]:
-        numbers, places = tiles
-        order = self.order(lane, numbers)
-        return tuple(self.taken(lane, t, order, t.columns) for t in (numbers, places))
+        return self.sorter(self.target, lane, tiles[0], tiles[1], tiles[0].columns)
 
 
 def _as_it_is(lane: Lane, tiles: tuple[Tile, ...]) -> tuple[Tile, ...]:

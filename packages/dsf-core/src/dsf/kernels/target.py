@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from attrs import define, field
@@ -28,10 +30,20 @@ class Target:
     strict_layouts: bool = False
     trees: Trees = field(factory=Trees)
     memory: dict[Any, Any] = field(factory=dict)
+    sketching: bool = False
     _serving: dict[tuple[str, str | None], Row] = field(factory=dict)
 
     def builder(self, name: str) -> Builder:
-        return Builder(name, self.isa, self.chip)
+        return Builder(name, self.isa, self.chip, self.sketching)
+
+    @contextmanager
+    def sketches(self) -> Iterator[None]:
+        """Programs that are written inside are not verified: most candidates are only timed."""
+        before, self.sketching = self.sketching, True
+        try:
+            yield
+        finally:
+            self.sketching = before
 
     def row(self, primitive: str, dtype: str | None = None) -> Row:
         """The first instruction that serves *primitive* on *dtype*; a KernelError when none does."""

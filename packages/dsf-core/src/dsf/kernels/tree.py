@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -126,10 +127,12 @@ def _told(path: list[tuple[Node, bool]]) -> str:
 
 @frozen(eq=False)
 class Trees:
-    """What was learned for a chip. *foreign* says, in words, why these trees are not for the chip in use, if so."""
+    """What was learned for a chip. *foreign* says, in words, why these trees are not for the chip in use, if so;
+    *digest* tells them from others."""
 
     by_kind: dict[str, Tree] = field(factory=dict)
     foreign: str = ""
+    digest: str = ""
 
     def advice(self, kind: str, sizes: Sizes) -> Advice | None:
         """What the tree for *kind* says of *sizes*; None where there is none."""
@@ -148,12 +151,6 @@ class Trees:
     def knows(self, kind: str, kernel: str) -> bool:
         """Whether the tree for *kind* weighed *kernel*."""
         return kind in self.by_kind and kernel in self.by_kind[kind].kernels
-
-    def tiles(self, sizes: Sizes) -> Iterator[Variant]:
-        """The tiles that the tree for products prefers for *sizes*, the best first; none where it does not decide."""
-        advice = self.advice("matmul", sizes)
-        if advice is not None and not self.foreign:
-            yield from (variant for _, variant in advice.order() if variant)
 
 
 def load(chip: Chip, folders: Iterable[Path]) -> Trees:
@@ -190,7 +187,8 @@ def parse(document: dict[str, Any], chip: Chip) -> Trees:
         raise ValueError(f"schema {document['schema']!r}; this DSF reads schema {SCHEMA}")
     trees = {kind: _tree(kind, tree) for kind, tree in document["trees"].items()}
     foreign = "" if document["hdl_hash"] == chip.hash else f"it knows another description of {chip.name}"
-    return Trees(trees, foreign)
+    digest = blake2b(json.dumps(document, sort_keys=True).encode(), digest_size=16).hexdigest()
+    return Trees(trees, foreign, digest)
 
 
 def _tree(kind: str, data: dict[str, Any]) -> Tree:

@@ -147,6 +147,13 @@ def _rms_norm(dtype: torch.dtype, rows: int, columns: int) -> Intent:
     return _intent("rms_norm", (x, weight), x, compute=torch.float32, eps=1e-6, weight_after_cast=True)
 
 
+def _add_rms_norm(dtype: torch.dtype, rows: int, columns: int) -> Intent:
+    x, weight = _dense((rows, columns), dtype), _dense((columns,), dtype)
+    regions = [Region(n, window) for n, window in enumerate((x, x, weight, x, x))]
+    attrs = attributes("add_rms_norm", compute=torch.float32, eps=1e-6, weight_after_cast=True)
+    return Intent("add_rms_norm", tuple(regions[:3]), tuple(regions[3:]), attrs)
+
+
 def _layer_norm(dtype: torch.dtype, rows: int, columns: int) -> Intent:
     x, each = _dense((rows, columns), dtype), _dense((columns,), dtype)
     return _intent("layer_norm", (x, each, each), x, axes=1, eps=1e-5, has_bias=True, has_weight=True)
@@ -198,6 +205,7 @@ KINDS: dict[str, tuple[Callable[[], Iterable[Shape]], Callable[..., Intent]]] = 
     "matmul": (_matmuls, _matmul),
     "attention": (_attentions, _attention),
     "rms_norm": (_rows_of("hidden", "width"), _rms_norm),
+    "add_rms_norm": (_rows_of("hidden"), _add_rms_norm),
     "layer_norm": (_rows_of("hidden"), _layer_norm),
     "gated_activation": (_rows_of("ffn"), _gated),
     "rotary": (_rows_of("width", each="heads"), _rotary),

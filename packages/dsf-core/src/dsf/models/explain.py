@@ -51,6 +51,9 @@ class Explained:
         )
         regions = (*self.intent.inputs, *self.intent.outputs)
         said = text(self.intent.attr("expr")) if self.intent.kind == "elementwise" else ""
+        if self.intent.kind == "linear":
+            added = "+ residual" if self.intent.attr("has_residual") else ""
+            said = " ".join(part for part in (self.intent.attr("activation"), added) if part)
         return " ".join(
             part for part in (self.intent.kind, said, " -> ".join(shapes), dtype_name(regions[0].dtype)) if part
         )

@@ -50,6 +50,12 @@ class View:
         with self._blamed("dsf_kernels"):
             return tuple(_expected(Kernel, kernel) for offers in ask(chip=self.chip) for kernel in offers)
 
+    def packages(self) -> tuple[str, ...]:
+        """The top-level packages that the chip's kernels come from."""
+        point = self._registry.points.get(self.plugin)
+        own = (point.value.partition(":")[0].partition(".")[0],) if point is not None else ()
+        return ("dsf", *own)
+
     def trees(self) -> Trees:
         """The decision trees for the chip: the user's, in `DSF_TREE_PATH`, or those that come with its kernels."""
         own = [folder for folder in os.environ.get("DSF_TREE_PATH", "").split(os.pathsep) if folder]

@@ -147,7 +147,7 @@ def of(intent: Intent, b: Builder, target: Target, tile: int, parts: int) -> Siz
     """The sizes of *intent*. Its workspaces are the parameters behind the result."""
     heads, q, y, mask = rows_of(intent)
     if target.strict_layouts:
-        raise errors.KernelError("DSF-K030", "strict layouts: fused attention lays its tiles out as main memory does")
+        raise errors.KernelError("DSF-K024", "strict layouts: fused attention lays its tiles out as main memory does")
     first = len(intent.inputs) + 1
     return Sizes(
         b, target, heads, dtype_name(q.dtype), intent.attr("scale"), intent.attr("causal"), intent.attr("softcap"),
