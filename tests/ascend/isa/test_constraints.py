@@ -347,6 +347,13 @@ REFUSED: dict[str, tuple[str, tuple[Operand, ...], dict[str, object], str]] = {
         "200 bytes of L0A; expected a multiple of 512"),
     "constant-number": ("InitConstValue.L1", (l1(16),), {"value": 1e6},
         "value=1000000.0 is no float16; the nearest is inf"),
+    "block-index": ("DataCopy.GM2L1.Indexed",
+        (l1(16, 16), operand("GM", (4, 16, 8), "float16"), operand("GM", (1,), "int32")), {},
+        "(16, 16) of (4, 16, 8) by (1,); expected one block by (1)"),
+    "take-index": ("Scalar.take", (ub(4, 8), ub(4, 16, offset=512), ub(4, 9, dtype="int32", offset=1024)), {},
+        "(4, 8) takes as many indices, not (4, 9)"),
+    "put-rows": ("Scalar.put", (ub(4, 16), ub(3, 8, offset=512), ub(3, 8, dtype="int32", offset=1024)), {},
+        "rows of (4, 16) and of (3, 8) differ"),
     "barrier": ("PipeBarrier", (), {"pipe": "V"},
         "pipe=V; expected ALL, as a single engine's queue is in order by itself"),
 }  # fmt: skip

@@ -253,7 +253,8 @@ def runs_alike(row: Row, chip: Chip, start: torch.Tensor) -> bool:
     return not torch.equal(oracles, start)
 
 
-RUNNING = [row for row in ISA.rows.values() if not row.synchronises]
+RUNNING = [row for row in ISA.rows.values() if not row.synchronises and row.implements != "gather.block"]
+"""All but the one whose index stands in main memory, which nothing here fills: products by experts run it."""
 
 
 @pytest.mark.parametrize("row", RUNNING, ids=[row.name for row in RUNNING])

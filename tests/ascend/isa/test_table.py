@@ -31,6 +31,7 @@ from dsf_ascend.isa import ISA
             "MTE2",
             {
                 "DataCopy.GM2L1",
+                "DataCopy.GM2L1.Indexed",
                 "DataCopy.GM2UB",
                 "DataCopy.Gather",
                 "DataCopyPad.GM2UB",
@@ -117,7 +118,7 @@ def test_every_row_has_an_engine_a_source_and_a_summary(chip: Chip) -> None:
 
 def test_data_moves_only_along_paths_of_the_chip(chip: Chip) -> None:
     moving = [row for row in ISA.rows.values() if row.engine and chip.engines[row.engine].kind == "dma"]
-    assert len(moving) == 34
+    assert len(moving) == 35
     for row in moving:
         (_, dst), *sources = row.operands
         for space in dst.spaces if sources else ():  # InitConstValue has no source
