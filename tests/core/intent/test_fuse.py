@@ -151,6 +151,7 @@ def test_of_two_products_that_are_added_the_later_takes_the_earlier(record):
 
 NEAR = {
     "a product that is kept": lambda a, w, r: (lambda y: (y + r, y))(F.linear(a, w)),
+    "a product that another reads": lambda a, w, r: (lambda y: (y + r, y.cumsum(0)))(F.linear(a, w)),
     "a product read twice": lambda a, w, r: (lambda y: F.relu(y) + y)(F.linear(a, w)),
     "a scaled residual": lambda a, w, r: torch.add(F.linear(a, w), r, alpha=2),
     "a difference": lambda a, w, r: F.linear(a, w) - r,
@@ -239,6 +240,17 @@ def test_a_sum_that_is_read_before_the_norm_is_made_in_time(record):
 
     recording = record(step, x(3, 8, dtype=f16), x(3, 8, dtype=f16), x(8, dtype=f16))
     assert "add_rms_norm" not in recording.kinds()
+    recording.assert_same()
+
+
+def test_a_term_overwritten_before_the_norm_is_added_in_time(record):
+    def step(a, b, weight):
+        total = a + b
+        a.zero_()
+        return rms_norm(total, weight)
+
+    recording = record(step, x(3, 8), x(3, 8), x(8))
+    assert recording.kinds() == ["elementwise", "fill", "rms_norm"]
     recording.assert_same()
 
 

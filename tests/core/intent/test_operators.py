@@ -248,6 +248,7 @@ ROWS: list[tuple[str, str, Callable[..., Any], tuple[Any, ...]]] = [
     ("upsampling to the nearest", "copy", lambda a: F.interpolate(a, scale_factor=(2, 3)), (x(1, 2, 3, 4),)),
     ("upsampling to a size", "copy", lambda a: F.interpolate(a, size=(6, 4)), (x(1, 2, 3, 4),)),
     ("upsampling by a half", "opaque", lambda a: F.interpolate(a, scale_factor=1.5), (x(1, 2, 4, 4),)),
+    ("upsampling by a little more than two", "opaque", lambda a: F.interpolate(a, scale_factor=2.1), (x(1, 2, 5, 5),)),
     ("gated linear unit", "gated_activation", lambda a: F.glu(a, 1), (x(3, 6, 2),)),
     ("a lower triangle", "opaque", torch.tril, (x(3, 3),)),
     ("a bool index", "opaque", lambda a, m: a[m], (x(3, 3), torch.eye(3) > 0)),

@@ -125,6 +125,17 @@ def test_what_only_looks_like_rotated_halves_is_left_alone(record, near):
     recording.assert_same()
 
 
+@pytest.mark.parametrize(("start", "step"), [(2, 1), (5, 1), (3, 2)])
+def test_parts_that_are_neither_halves_nor_neighbours_are_no_rotation(record, start, step):
+    def apart(a, c, s):
+        p, q = a[..., 0 : 4 * step : step], a[..., start : start + 4 * step : step]
+        return torch.cat((p * c - q * s, q * c + p * s), -1)
+
+    recording = record(apart, x(3, 16), x(3, 4), x(3, 4))
+    assert "rotary" not in recording.kinds()
+    recording.assert_same()
+
+
 def test_halves_of_two_tensors_are_no_rotation(record):
     recording = record(
         lambda p, q, c, s: torch.cat((p * c - q * s, q * c + p * s), -1), x(3, 4), x(3, 4), x(3, 4), x(3, 4)
