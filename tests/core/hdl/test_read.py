@@ -39,7 +39,7 @@ def quantity(value: object) -> dict[str, object]:
          "/memories/sram/size/origin: found 'guess'; expected one of measured, datasheet, derived, fitted, estimate"),
         ("/memories/sram/sise", "1 MiB",
          "/memories/sram/sise: is no field of HDL 1.0; known: alignment, bandwidth, banks, burst, cache, core, "
-         "core_width, latency, main, note, reserved, scope, size; did you mean 'size'?"),
+         "core_width, latency, main, mixed_bandwidth, note, reserved, scope, size; did you mean 'size'?"),
         ("/engines/mxu/rates/mac/value/bfloat16", "-3",
          "/engines/mxu/rates/mac/value/bfloat16: '-3 MAC/cycle' is negative; a rate is not"),
         ("/engines/mxu/rates/mac/value/bfloat16", 0,

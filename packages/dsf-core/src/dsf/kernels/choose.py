@@ -202,6 +202,8 @@ class Chooser:
             short = list(islice((pair for pair in advice.order() if pair[0] in offers), SHORT))
             short += search.all_of({name: offers[name] for name in strangers})
             found = search.quickest(offers, short, told)
+            if found.kernel is None:  # nothing that the leaf names serves it; another offer may
+                found = search.quickest(offers, search.all_of(offers), told)
         if found.kernel is not None:
             self._timed[alike] = (found.kernel.name, found.variant), found.why
         return found
