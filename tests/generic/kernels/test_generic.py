@@ -27,8 +27,8 @@ def linear(bench, m: int, n: int, k: int, bias: bool = False):
 def test_every_kernel_is_offered_under_its_librarys_name(acme):
     names = [kernel.name for kernel in acme.kernels]
     assert names == [
-        "generic.matmul", "generic.batch_matmul", "generic.attention", "generic.latent_attention", "generic.paged_attention",
-        "generic.grouped_matmul", "generic.fused_matmul",
+        "generic.matmul", "generic.batch_matmul", "generic.attention", "generic.latent_attention",
+        "generic.paged_attention", "generic.grouped_matmul", "generic.fused_matmul",
         "generic.int8_matmul", "generic.quant_matmul", "generic.weight_quant_matmul", "generic.convolution",
         *(f"generic.{kind}" for kind in GENERATORS),
         "compiled.elementwise", "compiled.copy", "compiled.fill", "compiled.iota",
