@@ -8,8 +8,8 @@ A team of a cube core and its vector cores works on a block of query rows. Tile 
     vector   O = O * alpha + U                           slot -> UB
 
 and at the end y = O / l. The cores meet in main memory alone, in slots that each team has for itself (and that its
-second-level cache holds), by flags that cross. The cube is one item ahead: it multiplies the next q @ k^T before it
-asks for P, so that both kinds of cores are busy.
+second-level cache holds), by flags that cross. The cube is two tiles ahead: it multiplies the next two q @ k^T
+before it asks for P, so that both kinds of cores are busy.
 """
 
 from __future__ import annotations
