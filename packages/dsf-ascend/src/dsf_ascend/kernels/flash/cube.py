@@ -13,17 +13,30 @@ from dsf import errors
 from dsf.intent.tape import Window
 from dsf.isa import Affine, Operand
 from dsf.isa.program import affine, torch_dtype
-from dsf_ascend.kernels.flash.sizes import AIC, AIV, P_READY, ROWS, S_READY, U_READY, Block, Item, Sizes, turn
+from dsf_ascend.kernels.flash.sizes import (
+    AIC,
+    AIV,
+    P_READY,
+    ROWS,
+    S_READY,
+    U_READY,
+    Block,
+    Item,
+    Sizes,
+    rounds,
+    turn,
+    up,
+)
+from dsf_ascend.kernels.order import FRACTAL
 
 __all__ = ["Cube"]
 
 MTE1, MTE2, M, FIX = (f"{AIC}.{engine}" for engine in ("MTE1", "MTE2", "M", "FIX"))
 Q, K, V, P = range(4)  # places in L1, and the events of their loading and leaving
-FRACTAL = 16
 
 
 def _up(value: int) -> int:
-    return -(-value // FRACTAL) * FRACTAL
+    return up(value, FRACTAL)
 
 
 @define(eq=False)
@@ -74,13 +87,12 @@ class Cube:
         """S of one item, in columns that L0B holds."""
         b, s = self.sizes.b, self.sizes
         self._load(K, s.k, 1, item)
-        whole, rest = divmod(item.width, ROWS)
-        with b.loop(whole) as u:
-            self._columns(item, u * ROWS, ROWS, turn(self.l0, u), turn(self.l0c, u))
-        if rest:
-            at = whole + self.l0, whole + self.l0c
-            self._columns(item, affine(whole * ROWS), rest, affine(at[0] % 2), affine(at[1] % 2))
-        self.l0, self.l0c = self.l0 + whole + (rest > 0), self.l0c + whole + (rest > 0)
+
+        def columns(u: Affine, start: Affine, width: int) -> None:
+            self._columns(item, start, width, turn(self.l0, u), turn(self.l0c, u))
+
+        done = rounds(b, item.width, ROWS, columns)
+        self.l0, self.l0c = self.l0 + done, self.l0c + done
         b.set_flag(MTE1, MTE2, K)
         b.set_flag(FIX, f"{AIV}.MTE2", S_READY)
 
@@ -106,12 +118,11 @@ class Cube:
         b.order(MTE2, MTE1, P)
         l0c = affine(self.l0c % 2)
         acc = self._acc((rows, wide), l0c)
-        whole, rest = divmod(item.width, ROWS)
-        with b.loop(whole) as n:
-            self._depth(item, acc, n * ROWS, ROWS, n, turn(self.l0, n))
-        if rest:
-            self._depth(item, acc, affine(whole * ROWS), rest, affine(whole), affine((whole + self.l0) % 2))
-        self.l0, self.l0c = self.l0 + whole + (rest > 0), self.l0c + 1
+
+        def depth(n: Affine, start: Affine, deep: int) -> None:
+            self._depth(item, acc, start, deep, n, turn(self.l0, n))
+
+        self.l0, self.l0c = self.l0 + rounds(b, item.width, ROWS, depth), self.l0c + 1
         b.set_flag(MTE1, MTE2, P)
         b.set_flag(MTE1, MTE2, V)
         self._store(acc, s.slot(s.slots.products, item.slot, 0, 0, (rows, wide), wide, "float32"), l0c)

@@ -12,7 +12,7 @@ from attrs import evolve, frozen
 from dsf.intent.tape import Window
 from dsf.isa import Affine, Operand
 from dsf.isa.program import affine, dtype_name
-from dsf_ascend.kernels.flash.sizes import Block, Item, Sizes
+from dsf_ascend.kernels.flash.sizes import Block, Item, Sizes, up
 
 __all__ = ["Masking"]
 
@@ -155,4 +155,4 @@ class Masking:
 
 
 def _up(width: int) -> int:
-    return -(-width // ALIGNED) * ALIGNED
+    return up(width, ALIGNED)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from attrs import evolve, frozen
 
 from dsf import errors
@@ -14,7 +16,7 @@ from dsf.kernels.attention import Heads
 from dsf.kernels.target import Target
 
 __all__ = ["AIC", "AIV", "P_READY", "ROWS", "SLOTS", "S_READY", "U_READY", "Block", "Item", "Sizes", "Slots", "of",
-           "part_row", "rows_of", "turn"]  # fmt: skip
+           "part_row", "rounds", "rows_of", "turn", "up"]  # fmt: skip
 
 AIC, AIV = "AIC", "AIV"
 ROWS = 128  # query rows that the cube takes at once: half of L0A for a head of 128
@@ -23,9 +25,26 @@ SLOTS = 4  # of each workspace that a team has: the cube is two items ahead
 S_READY, U_READY, P_READY = range(3)  # flags between the cores
 
 
+def up(value: int, step: int) -> int:
+    """*value* rounded up to a multiple of *step*."""
+    return -(-value // step) * step
+
+
 def turn(first: int, number: Affine) -> Affine:
-    """0 or 1: of two buffers the one whose turn it is in round *number* of a loop that begins with *first*."""
+    """0 or 1: of two buffers the one whose turn it is in round *number* (of a loop, or after it) if *first* began."""
+    if not number.terms:
+        return affine((first + number.const) % 2)
     return number % 2 if first % 2 == 0 else 1 + (number % 2) * -1
+
+
+def rounds(b: Builder, total: int, step: int, emit: Callable[[Affine, Affine, int], None]) -> int:
+    """*emit* (round, start, size) for *total* in steps: a loop over the whole ones, then what is left. How many."""
+    whole, rest = divmod(total, step)
+    with b.loop(whole) as n:
+        emit(n, n * step, step)
+    if rest:
+        emit(affine(whole), affine(whole * step), rest)
+    return whole + (rest > 0)
 
 
 @frozen

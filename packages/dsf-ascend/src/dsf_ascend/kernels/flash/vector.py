@@ -22,7 +22,9 @@ from dsf_ascend.kernels.flash.sizes import (
     Item,
     Sizes,
     part_row,
+    rounds,
     turn,
+    up,
 )  # fmt: skip
 
 __all__ = ["Vector"]
@@ -89,13 +91,12 @@ class Vector:
         b = self.sizes.b
         b.wait_flag(f"{AIC}.FIX", MTE2, S_READY)
         self.masking.columns(item)
-        whole, rest = divmod(self.share, STRIP)
-        with b.loop(whole) as n:
-            self._strip(item, n * STRIP, STRIP, turn(self.strip, n), turn(self.out, n))
-        if rest:
-            at = (whole + self.strip) % 2, (whole + self.out) % 2
-            self._strip(item, affine(whole * STRIP), rest, affine(at[0]), affine(at[1]))
-        self.strip, self.out = self.strip + whole + (rest > 0), self.out + whole + (rest > 0)
+
+        def strip(n: Affine, row: Affine, rows: int) -> None:
+            self._strip(item, row, rows, turn(self.strip, n), turn(self.out, n))
+
+        done = rounds(b, self.share, STRIP, strip)
+        self.strip, self.out = self.strip + done, self.out + done
         b.set_flag(MTE3, f"{AIC}.MTE2", P_READY)
 
     def _strip(self, item: Item, row: Affine, rows: int, strip: Affine, out: Affine) -> None:
@@ -155,12 +156,11 @@ class Vector:
         """O = O * alpha + U."""
         b = self.sizes.b
         b.wait_flag(f"{AIC}.FIX", MTE2, U_READY)
-        whole, rest = divmod(self.share, CHUNK)
-        with b.loop(whole) as n:
-            self._chunk(item, n * CHUNK, CHUNK, turn(self.chunk, n))
-        if rest:
-            self._chunk(item, affine(whole * CHUNK), rest, affine((whole + self.chunk) % 2))
-        self.chunk += whole + (rest > 0)
+
+        def chunk(n: Affine, row: Affine, rows: int) -> None:
+            self._chunk(item, row, rows, turn(self.chunk, n))
+
+        self.chunk += rounds(b, self.share, CHUNK, chunk)
 
     def _chunk(self, item: Item, row: Affine, rows: int, chunk: Affine) -> None:
         b, s, wide = self.sizes.b, self.sizes, self.sizes.heads.value_width
@@ -213,7 +213,7 @@ class Vector:
 
 
 def _up(value: int, step: int = PAD) -> int:
-    return -(-value // step) * step
+    return up(value, step)
 
 
 def _across(column: Operand, width: int) -> Operand:
