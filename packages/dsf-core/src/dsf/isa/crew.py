@@ -9,6 +9,8 @@ that each may have a workspace of its own.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from attrs import field, frozen
 
 from dsf.hdl import Chip
@@ -65,6 +67,7 @@ class Crew:
         return (member, queue) if self.is_team and dot else (self.name, engine)
 
 
+@lru_cache(maxsize=64)
 def crew_of(chip: Chip, name: str) -> Crew:
     """The crew of phases on *name*, a kind of core or a team of *chip*; KeyError if it has none of that name."""
     if name in chip.cores:

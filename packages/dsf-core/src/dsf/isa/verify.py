@@ -113,7 +113,7 @@ def _problem(
     row = isa.rows.get(ins.name)
     if row is None:
         return "DSF-I002", isa.unknown(ins.name)
-    crew = _crew(chip, core)
+    crew = crew_of(chip, core)
     scope = _around(crew, scope, ins)
     if stray := _stray_variable(scope.all, ins):
         return "DSF-I010", f"'{stray}' is counted by no loop around it"
@@ -140,11 +140,6 @@ def _problem(
         if problem:
             return problem
     return _scalar_problem(row, ins) or _rule_problem(chip, row, ins)
-
-
-@lru_cache(maxsize=64)
-def _crew(chip: Chip, core: str) -> Crew:
-    return crew_of(chip, core)
 
 
 def _around(crew: Crew, scope: Scope, ins: Instruction) -> Scope:

@@ -109,7 +109,6 @@ class Timing:
         self.chip, self.isa = chip, isa
         self._known: dict[Program, KernelTime] = {}
         self._cycles: dict[object, int] = {}
-        self._crews = {name: crew_of(chip, name) for name in (*chip.cores, *chip.teams)}
         self._laps: dict[Lap, Lap] = {}
 
     def __call__(self, program: Program) -> KernelTime:
@@ -134,7 +133,10 @@ class Timing:
         return best
 
     def _sketch(self, program: Program) -> _Sketch:
-        crews, late = tuple(self._crews[phase.core] for phase in program.phases), self.chip.sync.cross_core_cycles
+        crews, late = (
+            tuple(crew_of(self.chip, phase.core) for phase in program.phases),
+            self.chip.sync.cross_core_cycles,
+        )
         nests = tuple(
             tuple(outline(nest, self.isa, crew, self.cycles, self._laps, late) for nest in phase.nests)
             for phase, crew in zip(program.phases, crews, strict=True)
@@ -161,7 +163,7 @@ class Timing:
     def _barrier_fs(self, program: Program) -> int:
         if not program.phases:
             return 0
-        return self.chip.sync.barrier_cycles * FEMTO // self._clock(self._crews[program.phases[0].core])
+        return self.chip.sync.barrier_cycles * FEMTO // self._clock(crew_of(self.chip, program.phases[0].core))
 
     def _macs(self, program: Program) -> int:
         total = 0
